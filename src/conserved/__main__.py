@@ -1,0 +1,5 @@
+"""`python -m conserved`."""
+
+from conserved.cli import entry
+
+entry()

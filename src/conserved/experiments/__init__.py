@@ -1,0 +1,1 @@
+"""Experiments: models trained on real data with every law watched."""
