@@ -41,6 +41,10 @@ class Symmetry(StrEnum):
     SCALE = "scale"
     TRANSLATION = "translation"
 
+    def __repr__(self) -> str:
+        """Readable and, as the rest of a law's repr, Python."""
+        return f"Symmetry.{self.name}"
+
     @property
     def degree(self) -> int:
         """Degree of the conserved quantity in θ: 1 for translations, otherwise 2."""

@@ -129,7 +129,7 @@ def test_low_precision_is_booked_as_rounding(dtype: torch.dtype) -> None:
 
 def test_sampled_ledger_estimates_and_none_keeps_drift_alone() -> None:
     _, exact = _run(recipe("sgd"), range(100))
-    model, sampled = _run(recipe("sgd"), range(100), every=5, ledger="sampled")
+    _, sampled = _run(recipe("sgd"), range(100), every=5, ledger="sampled")
     _, bare = _run(recipe("sgd"), range(100), every=5, ledger=None)
     by_name = {a.name: a for a in exact.accounts()}
     for a, b in zip(sampled.accounts(), bare.accounts(), strict=True):

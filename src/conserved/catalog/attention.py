@@ -11,6 +11,7 @@ from conserved.errors import ConfigurationError
 from conserved.law import Absence, Law, LawSet, Term
 from conserved.symmetry import Symmetry
 
+POSITIONS = ("none", "sinusoidal", "learned", "rope", "alibi")
 FOLKLORE = "folklore: softmax ignores what all keys share"
 
 
@@ -25,7 +26,7 @@ class Attention(Block):
     | rotary | one number for each frequency (Theorem 4.4); a matrix on entries that are not rotated |
     | QK-norm | ‖Q‖², ‖K‖² per head (approximate for eps > 0); gain against gain; no law between Q and K |
     | always | VᵀV − Σ OᵀO, a matrix |
-    | key bias, no rotation, soft-cap or QK-norm | the key bias itself: its gradient is zero |
+    | key bias without soft-cap and QK-norm | the key bias itself, on entries that are not rotated: its gradient is zero |
 
     Sums run over the query heads that share the key–value head. Biases of Q, K, V are one more row
     of their matrix.
@@ -78,7 +79,7 @@ class Attention(Block):
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         require_positive("attention", {"dim": dim, "heads": heads, "head_dim": head_dim, "kv_heads": kv_heads, "rotary_dim": rotary_dim, "tokens": tokens})
-        require_choice("attention", "position", position, ("none", "sinusoidal", "learned", "rope", "alibi"))
+        require_choice("attention", "position", position, POSITIONS)
         if heads % kv_heads:
             raise ConfigurationError(f"attention: kv_heads={kv_heads} does not divide heads={heads}; give a divisor")
         self.rotary_dim = 0 if position != "rope" else head_dim if rotary_dim is None else rotary_dim
@@ -145,13 +146,19 @@ class Attention(Block):
         if self.gamma_Q is not None:
             absences = (Absence("", "QK-norm stands between Q and K: the law QᵀQ − KᵀK (or its rotary part) does not hold here", NEW),)
         if self._key_bias_is_silent():
-            bias, scale = (self.term("b_K", "h i"),), (self.term("K", "h d i"),)
+            rest = self._unrotated
+            bias, scale = (self.term("b_K", f"h {rest}"),), (self.term("K", f"h d {rest}"),)
             laws.append(Law("key_bias", "key_bias", "", Symmetry.TRANSLATION, bias, ("h", "i"), None, scale, source=FOLKLORE))
         return LawSet.of(laws, absences)
 
     def _key_bias_is_silent(self) -> bool:
-        """A key bias shifts all logits of a query alike, unless something sits between it and the softmax."""
-        return self.b_K is not None and not self.rotary_dim and self.soft_cap is None and self.gamma_K is None
+        """A key bias shifts all logits of a query alike where it is not rotated, unless something sits between it and the softmax."""
+        return self.b_K is not None and self.rotary_dim < self.head_dim and self.soft_cap is None and self.gamma_K is None
+
+    @property
+    def _unrotated(self) -> str:
+        """The entries of a head that are not rotated, as index i."""
+        return f"i[{self.rotary_dim}:{self.head_dim}]" if self.rotary_dim else "i"
 
     def _group(self, axes: str, head: str = "k") -> str:
         """The head axis of Q and O, split into key–value head and query head within the group."""
@@ -168,8 +175,7 @@ class Attention(Block):
             laws.append(Law("rope", "rope", "", Symmetry.ROTARY, self._qk_terms(pair, silent=False), ("k",), "j", source=source))
             theorem = NEW
         if self.rotary_dim < self.head_dim:
-            rest = f"i[{self.rotary_dim}:{self.head_dim}]" if self.rotary_dim else "i"
-            terms = self._qk_terms(rest, silent=self._key_bias_is_silent())
+            terms = self._qk_terms(self._unrotated, silent=self._key_bias_is_silent())
             laws.append(Law("query_key", "query_key", "", Symmetry.GENERAL_LINEAR, terms, ("k",), "i", source=theorem))
         return laws
 
@@ -194,8 +200,7 @@ class Attention(Block):
             gains = (self.term("gamma_Q", axes), self.term("gamma_K", axes, -1))
             laws.append(Law("qk_gain_rope", "qk_gain", "", Symmetry.ROTARY, gains, (), "j", source=NEW))
         if self.rotary_dim < self.head_dim:
-            rest = f"i[{self.rotary_dim}:{self.head_dim}]"
-            gains = (self.term("gamma_Q", rest), self.term("gamma_K", rest, -1))
+            gains = (self.term("gamma_Q", self._unrotated), self.term("gamma_K", self._unrotated, -1))
             laws.append(Law("qk_gain", "qk_gain", "", Symmetry.RESCALE, gains, (), "i", source=NEW))
         return laws
 

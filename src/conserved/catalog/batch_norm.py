@@ -46,7 +46,9 @@ class BatchNormBlock(Block):
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, channels, height, width) to the same shape."""
         z = nn.functional.conv2d(x, self.W1, self.b, padding=self.padding)
-        z = nn.functional.batch_norm(z, None, None, self.gamma, self.beta, training=True, eps=self.eps)
+        z = z - z.mean((0, 2, 3), keepdim=True)
+        z = z * torch.rsqrt(z.square().mean((0, 2, 3), keepdim=True) + self.eps)  # by hand: the library's refuses eps = 0
+        z = self.gamma[:, None, None] * z + self.beta[:, None, None]
         return nn.functional.conv2d(torch.relu(z), self.W2, padding=self.padding)
 
     def laws(self) -> LawSet:

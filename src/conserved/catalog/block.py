@@ -67,13 +67,17 @@ def weight(*shape: int, fan_in: int) -> nn.Parameter:
 
 
 def require_positive(block: str, sizes: Mapping[str, int | None]) -> None:
-    """Reject sizes below one.
+    """Reject sizes that are not positive integers; None is no size and passes.
 
     Raises:
-        ConfigurationError: a size is not a positive integer.
+        ConfigurationError: a size is below one or no integer.
     """
     for name, size in sizes.items():
-        if size is not None and size < 1:
+        if size is None:
+            continue
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise ConfigurationError(f"{block}: {name}={size!r}; give an integer")
+        if size < 1:
             raise ConfigurationError(f"{block}: {name}={size}; give a size of at least 1")
 
 

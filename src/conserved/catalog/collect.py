@@ -47,7 +47,7 @@ def find_laws(model: nn.Module, example_inputs: tuple[object, ...] | None = None
     found = LawSet()
     for path, block in blocks:
         found = found + block.laws().renamed(path, names)
-    shared = {name for name, number in _uses(model, blocks).items() if number > 1}
+    shared = {name for name, number in Counter(names.values()).items() if number > 1}
     laws, absences = [], list(found.absences)
     for law in found:
         reason = _excluded(law, model, shared)
@@ -67,6 +67,8 @@ def verify(model: nn.Module, laws: LawSet, example_inputs: tuple[object, ...]) -
     Raises:
         ViolationError: a law's residual exceeds the bound of the lowest precision among its parameters.
     """
+    if not len(laws.select(exact=True)):
+        return
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     outputs = model(*example_inputs)
     parts = outputs if isinstance(outputs, tuple | list) else (outputs,)
@@ -104,21 +106,10 @@ def _canonical_names(model: nn.Module) -> dict[str, str]:
     return names
 
 
-def _uses(model: nn.Module, blocks: list[tuple[str, Block]]) -> Counter[str]:
-    """How many places outside of one and the same block hold a parameter."""
-    names = _canonical_names(model)
-    prefixes = [prefix for prefix, _ in blocks]
-    holders: dict[str, set[str]] = {}
-    for name, canonical in names.items():
-        owner = next((prefix for prefix in prefixes if name.startswith(prefix)), name)
-        holders.setdefault(canonical, set()).add(owner)
-    return Counter({name: len(places) for name, places in holders.items()})
-
-
 def _excluded(law: Law, model: nn.Module, shared: set[str]) -> str:
     for name in law.parameters:
         if not model.get_parameter(name).requires_grad:
             return f"{name} is frozen: what holds of frozen weights is not a law of training"
         if name in shared:
-            return f"{name} is shared with another module, whose use of it is not known here"
+            return f"{name} is shared with another module or tied to another parameter, a use that its block does not know of"
     return ""

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from conserved.catalog.block import Block, Statement, require_positive, weight
+from conserved.errors import ConfigurationError
 from conserved.law import Law, LawSet
 from conserved.symmetry import Symmetry
 
@@ -26,7 +27,7 @@ class ConvolutionBlock(Block):
         skip: whether the input is added to the output (a ResNet block).
 
     Raises:
-        ConfigurationError: a size below one.
+        ConfigurationError: a size below one or an even kernel.
 
     Example:
         >>> ConvolutionBlock(channels=2, hidden=3, skip=True).laws().independent_count
@@ -36,6 +37,8 @@ class ConvolutionBlock(Block):
     def __init__(self, channels: int = 2, hidden: int = 3, kernel: int = 3, bias: bool = True, skip: bool = False) -> None:
         super().__init__()
         require_positive("conv", {"channels": channels, "hidden": hidden, "kernel": kernel})
+        if kernel % 2 == 0:
+            raise ConfigurationError(f"conv: kernel={kernel}; give an odd side, which keeps the image's size")
         self.channels, self.skip, self.padding = channels, skip, kernel // 2
         self.W1 = weight(hidden, channels, kernel, kernel, fan_in=channels * kernel**2)
         self.b1 = nn.Parameter(torch.zeros(hidden)) if bias else None

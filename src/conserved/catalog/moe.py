@@ -123,14 +123,14 @@ class MixtureOfExperts(Block):
         return Law(name, "router", "", Symmetry.TRANSLATION, terms, batch, source=source)
 
     def _router_absence(self) -> Absence | None:
-        renormalised = self.gate != "softmax" or self.renormalize
-        if self.top_k == 1 and renormalised:
-            reason = "one expert with weight 1: the gate is constant, the router gets no gradient from the output; it is unused, not conserved"
-            return Absence("W", reason, SEED)
-        if self.gate == "sigmoid":
+        constant = self.top_k == 1 and (self.gate != "softmax" or self.renormalize)
+        if self.gate == "sigmoid" and not constant:
             return Absence("W", REFUTED, "refuted by exact arithmetic")
         if self.z_loss:
             return Absence("W", "the z-loss reads the logits themselves: the sum of the router's rows is not conserved", NEW)
+        if constant and not self.load_balancing:
+            reason = "one expert with weight 1: the gate is constant, the router gets no gradient from the output; it is unused, not conserved"
+            return Absence("W", reason, SEED)
         return None
 
     @property

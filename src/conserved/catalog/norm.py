@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from conserved.catalog.block import NEW, Block, Statement, require_choice, require_positive, weight
+from conserved.errors import ConfigurationError
 from conserved.law import Law, LawSet, Term
 from conserved.symmetry import Symmetry
 
@@ -69,7 +70,7 @@ class NormalizedLinear(Block):
         offset: 1 for gains stored as γ − 1.
 
     Raises:
-        ConfigurationError: a size below one or an unknown kind.
+        ConfigurationError: a size below one, no map, or an unknown kind.
 
     Example:
         >>> NormalizedLinear(3, (2, 4)).laws()[0].formula
@@ -78,6 +79,8 @@ class NormalizedLinear(Block):
 
     def __init__(self, dim: int = 4, outs: tuple[int, ...] = (3, 2), kind: str = "rms", offset: float = 0.0) -> None:
         super().__init__()
+        if not outs:
+            raise ConfigurationError("norm: outs=(); give at least one output width")
         require_positive("norm", {"dim": dim} | {f"outs[{i}]": n for i, n in enumerate(outs)})
         self.dim = dim
         self.norm = Norm(dim, kind, offset=offset)

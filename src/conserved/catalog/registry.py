@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from conserved.catalog.attention import Attention
 from conserved.catalog.batch_norm import BatchNormBlock
@@ -27,8 +28,7 @@ def _decoder(**options: Any) -> Decoder:
 
 
 def _vision(**options: Any) -> VisionTransformer:
-    usual: dict[str, Any] = {"norm": "layer", "position": "learned", "mlp": ("gelu",), "bias": True}
-    return VisionTransformer(TransformerConfig(**(usual | options)))
+    return VisionTransformer(TransformerConfig(**options))
 
 
 BLOCKS: dict[str, Callable[..., Block]] = {
@@ -61,7 +61,7 @@ BLOCKS: dict[str, Callable[..., Block]] = {
     "classifier": SoftmaxClassifier,
     "decoder": _decoder,
     "layernorm-stream": partial(_decoder, norm="layer", position="learned", mlp=("gelu",), bias=True, layers=1),
-    "vit": _vision,
+    "vit": partial(_vision, norm="layer", position="learned", mlp=("gelu",), bias=True),
 }
 
 
@@ -74,7 +74,7 @@ def make_block(name: str, options: Mapping[str, Any] | None = None) -> Block:
 
     Raises:
         UnknownNameError: no block or option of that name.
-        ConfigurationError: an option's value does not fit.
+        ConfigurationError: an option's value is of another type, or contradicts others.
 
     Example:
         >>> make_block("swiglu", {"hidden": 7}).laws().independent_count
@@ -86,17 +86,38 @@ def make_block(name: str, options: Mapping[str, Any] | None = None) -> Block:
     for option in options or {}:
         if option not in known:
             raise UnknownNameError(f"block {name!r} has no option {option!r}; it takes {', '.join(known)}")
-    try:
-        return BLOCKS[name](**(options or {}))
-    except TypeError as error:
-        raise ConfigurationError(f"block {name!r}: {error}; check the options' types") from error
+    kinds = get_type_hints(_target(name).__init__)  # type: ignore[misc]  # the class's own, not an instance's
+    return BLOCKS[name](**{option: _fitted(name, option, value, kinds[option]) for option, value in (options or {}).items()})
 
 
 def block_options(name: str) -> dict[str, Any]:
     """Options of a block with their defaults."""
     factory = BLOCKS[name]
     fixed = factory.keywords if isinstance(factory, partial) else {}
+    return {key: fixed.get(key, p.default) for key, p in inspect.signature(_target(name)).parameters.items()}
+
+
+def _target(name: str) -> type:
+    """The class whose constructor takes the block's options."""
+    factory = BLOCKS[name]
     target = factory.func if isinstance(factory, partial) else factory
-    if target in (_decoder, _vision):
-        target = TransformerConfig
-    return {key: fixed.get(key, p.default) for key, p in inspect.signature(target).parameters.items()}
+    return TransformerConfig if target in (_decoder, _vision) else cast(type, target)
+
+
+def _fitted(block: str, option: str, value: Any, kind: Any) -> Any:
+    """The value as its annotation wants it: a list is as good as a tuple, 1 as good as 1.0."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if isinstance(value, list):
+        value = tuple(value)
+    if any(_is(value, one) for one in kinds):
+        return value
+    expected = " or ".join("None" if one is NoneType else str(one) if get_origin(one) else one.__name__ for one in kinds)
+    raise ConfigurationError(f"block {block!r}: {option}={value!r} does not fit; give {expected}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is(part, get_args(kind)[0]) for part in value)
+    if kind is not bool and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)

@@ -34,17 +34,27 @@ def mean_laws(writers: Iterable[Term]) -> list[Law]:
     return laws
 
 
-def scale_law(writers: Iterable[Term], consumers: Iterable[Term], eps: float) -> Law:
+def total_mean_law(embedding: Term) -> Law:
+    """Σ of all entries of an embedding that is tied to a softmax head.
+
+    One constant added to every entry is no mean of any row for the readers of the stream, and shifts all logits
+    alike. A single row may not be shifted: its own logit would move. Axes of the embedding: v, d.
+    """
+    return Law(f"{embedding.parameter}.stream_mean", "stream_mean", "", Symmetry.TRANSLATION, (embedding,), (), source=NEW)
+
+
+def scale_law(writers: Iterable[Term], consumers: Iterable[Term], eps: float, prefix: str = "") -> Law:
     """Σ ‖writer‖² − Σ ‖consumer‖², one number; approximate unless eps = 0.
 
     Args:
         writers: all writers into the stream.
         consumers: what absorbs the factor again: the gain before a tied head, which sees the scaled embedding.
         eps: the largest eps of the readers' normalisations.
+        prefix: of the law's name.
     """
     terms = (*writers, *(replace(term, coefficient=-1) for term in consumers))
     reason = "" if eps == 0 else f"eps = {eps:g} in the normalisations; exact for eps = 0"
-    return Law("stream_scale", "stream_scale", "", Symmetry.SCALE, terms, (), None, (), eps == 0, reason, NEW)
+    return Law(f"{prefix}stream_scale", "stream_scale", "", Symmetry.SCALE, terms, (), None, (), eps == 0, reason, NEW)
 
 
 def exchange_law(name: str, table: Term, positions: Term) -> Law:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from conserved.catalog.attention import Attention
+from conserved.catalog.attention import POSITIONS, Attention
 from conserved.catalog.block import KUNIN, NEW, Block, Statement, require_choice, require_positive, weight
 from conserved.catalog.feedforward import FeedForward
 from conserved.catalog.glu import GatedLinearUnit
@@ -14,7 +14,7 @@ from conserved.catalog.layer_scale import layer_scale_law
 from conserved.catalog.moe import MixtureOfExperts
 from conserved.catalog.norm import Norm, gain_law
 from conserved.catalog.position import sinusoidal
-from conserved.catalog.stream import exchange_law, mean_laws, scale_law
+from conserved.catalog.stream import exchange_law, mean_laws, scale_law, total_mean_law
 from conserved.errors import ConfigurationError
 from conserved.law import Law, LawSet, Term
 from conserved.symmetry import Symmetry
@@ -79,6 +79,7 @@ class TransformerConfig:
         """Check what no block checks."""
         require_positive("transformer", {"dim": self.dim, "layers": self.layers, "heads": self.heads, "tokens": self.tokens, "vocab": self.vocab})
         require_positive("transformer", {"channels": self.channels, "image": self.image, "patch": self.patch, "classes": self.classes})
+        require_choice("transformer", "position", self.position, POSITIONS)
         if not self.mlp:
             raise ConfigurationError(f"transformer: mlp=(); name at least one of {', '.join(MLPS)}")
         for kind in self.mlp:
@@ -233,7 +234,13 @@ class Decoder(Block):
             spanning.append(exchange_law("tokens_positions.stream_exchange", *tables))
         plain = tables if self.U is not None else tables[1:]  # a tied embedding is read by the head, unnormalised
         absorbed = self.norm.gain_terms("norm.") if self.U is None else ()
-        spanning += _stream_laws(self.config, self.layers, tables, plain, absorbed)
+        written = _written(self.layers)
+        if self.config.norm == "layer":
+            if self.U is None and self.P is None:  # one constant for all rows shifts all logits alike
+                spanning.append(total_mean_law(tables[0]))
+            spanning += mean_laws([*plain, *_unchanged(written)])
+        if self.config.position != "sinusoidal":  # fixed sinusoids do not scale with the writers
+            spanning.append(scale_law([*tables, *(term for term, _ in written)], absorbed, self.config.eps))
         return laws + LawSet(tuple(spanning))
 
     @property
@@ -307,8 +314,22 @@ class VisionTransformer(Block):
             spanning.append(exchange_law("class_position.stream_exchange", tables[2], first))
             spanning.append(exchange_law("patch_positions.stream_exchange", tables[1], others))
             tables += [first, others]
-        spanning += _stream_laws(self.config, self.layers, tables, tables, ())
+        written = _written(self.layers)
+        if self.config.norm == "layer":
+            spanning += mean_laws([*tables, *_unchanged(written)])
+        if self.config.position != "sinusoidal":
+            spanning += self._scale_laws(tables, [term for term, _ in written])
         return _layer_laws(self.layers) + LawSet(tuple(spanning))
+
+    def _scale_laws(self, tables: list[Term], written: list[Term]) -> list[Law]:
+        """One law over all that is written; with one layer, patches and class token each have their own.
+
+        The patches' stream is then read once, before anything is added to it, and its end is not read at all.
+        """
+        if self.config.layers > 1:
+            return [scale_law([*tables, *written], (), self.config.eps)]
+        patches, token = tables[:2] + tables[4:], tables[2:4]
+        return [scale_law(patches, (), self.config.eps, "patches."), scale_law([*token, *written], (), self.config.eps)]
 
     @property
     def statement(self) -> Statement:
@@ -329,12 +350,10 @@ def _layer_laws(layers: nn.ModuleList) -> LawSet:
     return laws
 
 
-def _stream_laws(config: TransformerConfig, layers: nn.ModuleList, tables: list[Term], plain: list[Term], absorbed: tuple[Term, ...]) -> list[Law]:
-    """Laws of the stream: `tables` write into it, those in `plain` are read through it alone."""
-    written = [pair for number, layer in enumerate(layers) for pair in layer.stream_writers(f"layers.{number}.")]  # type: ignore[operator]
-    laws: list[Law] = []
-    if config.norm == "layer":
-        laws += mean_laws([*plain, *(term for term, unchanged in written if unchanged)])
-    if config.position != "sinusoidal":  # fixed sinusoids do not scale with the writers
-        laws.append(scale_law([*tables, *(term for term, _ in written)], absorbed, config.eps))
-    return laws
+def _written(layers: nn.ModuleList) -> list[tuple[Term, bool]]:
+    """Terms that all layers write into the stream, each with whether it writes its rows unchanged."""
+    return [pair for number, layer in enumerate(layers) for pair in layer.stream_writers(f"layers.{number}.")]  # type: ignore[operator]
+
+
+def _unchanged(written: list[tuple[Term, bool]]) -> list[Term]:
+    return [term for term, unchanged in written if unchanged]

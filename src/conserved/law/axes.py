@@ -24,7 +24,7 @@ from torch import Tensor
 
 from conserved.errors import NotationError
 
-_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)(?:=(?P<size>\d+))?|(?P<paren>[()]))(?:\[(?P<start>\d+):(?P<stop>\d+)\])?")
+_TOKEN = re.compile(r"\s*(?:(?P<open>\()|(?:(?P<name>[A-Za-z_]\w*)(?:=(?P<size>\d+))?|\))(?:\[(?P<start>\d+):(?P<stop>\d+)\])?(?P<end>(?=[\s()]|$))?)")
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,14 @@ def parse(pattern: str) -> tuple[Axis, ...]:
     position, text = 0, pattern.rstrip()
     while position < len(text):
         match = _TOKEN.match(text, position)
-        if match is None:
+        if match is not None:
+            position = match.end()
+        if match is None or (not match["open"] and match["end"] is None):
             raise NotationError(f"axes {pattern!r}: cannot read {text[position:]!r}; write names, (groups), n=size, [start:stop]")
-        position = match.end()
         cut = (int(match["start"]), int(match["stop"])) if match["start"] else None
         if match["name"]:
             stack[-1].append(Axis(match["name"], int(match["size"]) if match["size"] else None, cut))
-        elif match["paren"] == "(":
+        elif match["open"]:
             stack.append([])
         elif len(stack) == 1:
             raise NotationError(f"axes {pattern!r}: ')' without '('; close only what is open")

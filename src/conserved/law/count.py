@@ -32,7 +32,8 @@ def independent_count(laws: LawSet) -> int:
     """Number of functionally independent scalars in a set of laws, in closed form.
 
     Exact for linear laws that see a parameter through one and the same splitting of its axes
-    (if they cut it into different overlapping slices, overlaps are not seen). Laws that are scalar
+    (if they cut it into different overlapping slices, overlaps are not seen) and keep its axes in one
+    order up to a common permutation. Laws that are scalar
     combinations of others in the set are not sought among the quadratic ones.
 
     Example:
@@ -49,7 +50,8 @@ def independent_count(laws: LawSet) -> int:
 def _linear_rank(laws: list[Law]) -> int:
     rows: dict[tuple[int, ...], list[dict[_Part, Fraction]]] = defaultdict(list)
     for law in laws:
-        sizes = dict(zip(law.kept, law.kept_sizes, strict=True))
+        first = min(law.terms, key=lambda term: term.parameter)
+        sizes = {axis: first.view.size((axis,)) for axis in sorted(law.kept, key=first.view.names.index)}
         for number in range(len(sizes) + 1):
             for chosen in combinations(sizes, number):
                 row: dict[_Part, Fraction] = defaultdict(Fraction)

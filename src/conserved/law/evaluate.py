@@ -12,6 +12,8 @@ or an update Δ), four numbers are enough for everything in this package:
 
 A linear law has first = h(x) and second = 0.
 
+Inside `torch.compile` an evaluation is one graph break: its plan is Python that a graph cannot hold.
+
 Sums are accumulated in the parameters' dtype, but at least float32. Parameters are only read, no
 graph is recorded, and no tensor is moved but those results that join terms on several devices.
 
@@ -19,9 +21,11 @@ Cost: for each parameter one pass over θ and x for each wanted form, through on
 stays in cache. Fresh temporaries of the size of the weights cost far more than the arithmetic.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +34,8 @@ from conserved.errors import LawError, MissingParameterError, ShapeMismatchError
 from conserved.law.law import Law
 from conserved.law.lawset import LawSet
 from conserved.law.plan import Batch, Leg, Plan, Reduction, Use, make_plan
+
+_C = TypeVar("_C", bound=Callable[..., object])
 
 Tensors = Mapping[str, Tensor]
 """Tensors by parameter name."""
@@ -40,6 +46,11 @@ _ORDER = (VALUE, SECOND, FIRST, MAGNITUDE)  # the magnitude last: it takes over 
 # Small parameters of several layers are stacked up to this many entries; larger ones are
 # read in place, because a copy would cost more than the calls it saves.
 _STACK = {"cpu": 1 << 15, "cuda": 1 << 24}
+
+
+def eager(call: _C) -> _C:
+    """Keep a function out of compiled graphs: one graph break, and the numbers of the uncompiled call."""
+    return cast(_C, torch.compiler.disable(call))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class Evaluator:
         self._chunks: list[_Chunk] = []
         self._results: dict[str, list[Tensor]] = {}
 
+    @eager
     @torch.no_grad()
     def __call__(self, params: Tensors, x: Tensors | None = None, wanted: Collection[str] = (VALUE,)) -> Forms:
         """Evaluate the wanted forms at θ = params and the second vector x.
@@ -128,8 +140,9 @@ class Evaluator:
                 self._results[kind] = [self._zeros(batch, tensors) for batch in self.plan.batches]
 
     def _zeros(self, batch: Batch, tensors: Tensors) -> Tensor:
-        like = tensors[self.plan.laws[batch.laws[0]].terms[0].parameter]
-        return torch.zeros((len(batch.laws), *batch.value_shape), dtype=_sum_dtype(like.dtype, self.dtype), device=like.device)
+        joined = [tensors[term.parameter] for number in batch.laws for term in self.plan.laws[number].terms]
+        dtype = reduce(torch.promote_types, (_sum_dtype(tensor.dtype, self.dtype) for tensor in joined))
+        return torch.zeros((len(batch.laws), *batch.value_shape), dtype=dtype, device=joined[0].device)
 
 
 def _sum_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
@@ -260,14 +273,13 @@ class _Chunk:
                 for use in uses:
                     factor = use.weight if kind == MAGNITUDE else use.coefficient
                     out = results[kind][use.batch]
-                    if factor and len(self.names) == 1 and out.device == a.device:
+                    if factor and len(self.names) == 1 and (out.device, out.dtype) == (a.device, a.dtype):
                         out[use.rows[self.rows.start]].view(batch, index, index).baddbmm_(a, b.transpose(1, 2), alpha=factor)
                     elif factor:
                         self._add_rows(out, use, torch.bmm(a, b.transpose(1, 2)).view(len(self.names), *out.shape[1:]), factor)
 
     def _add_rows(self, out: Tensor, use: Use, total: Tensor, factor: float) -> None:
-        if total.device != out.device:
-            total = total.to(out.device)
+        total = total.to(out)  # terms of one law may lie on several devices and have several dtypes
         if len(self.names) == 1:
             row = use.rows[self.rows.start]
             out[row : row + 1].add_(total, alpha=factor)

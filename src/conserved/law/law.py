@@ -138,6 +138,8 @@ class Law:
             raise LawError(f"law {self.name!r}: the symmetry {self.symmetry.value} {need}, got index={self.index!r}")
         if not self.exact and not self.reason:
             raise LawError(f"law {self.name!r}: approximate without a reason; say what breaks it")
+        if repeated := [axis for axis in self.kept if self.kept.count(axis) > 1]:
+            raise LawError(f"law {self.name!r}: keeps the axis {repeated[0]!r} twice; name each batch or index axis once")
         for term in (*self.terms, *self.reference):
             for axis, size in zip(self.kept, self.kept_sizes, strict=True):
                 if axis not in term.view.names:

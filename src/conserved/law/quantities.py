@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from conserved.errors import NonFiniteError, ShapeMismatchError
-from conserved.law.evaluate import FIRST, MAGNITUDE, SECOND, VALUE, Evaluator, Tensors, find_tensor
+from conserved.law.evaluate import FIRST, MAGNITUDE, SECOND, VALUE, Evaluator, Tensors, eager, find_tensor
 from conserved.law.law import Law
 from conserved.law.lawset import LawSet
 
@@ -46,6 +46,7 @@ def _require_finite(laws: LawSet, values: Mapping[str, Tensor], inputs: tuple[Te
 def value(laws: Law, params: Tensors) -> Tensor: ...
 @overload
 def value(laws: LawSet, params: Tensors) -> dict[str, Tensor]: ...
+@eager
 def value(laws: Law | LawSet, params: Tensors) -> Tensor | dict[str, Tensor]:
     """The conserved quantity h(θ).
 
@@ -75,6 +76,7 @@ def value(laws: Law | LawSet, params: Tensors) -> Tensor | dict[str, Tensor]:
 def rate(laws: Law, params: Tensors, grads: Tensors) -> Tensor: ...
 @overload
 def rate(laws: LawSet, params: Tensors, grads: Tensors) -> dict[str, Tensor]: ...
+@eager
 def rate(laws: Law | LawSet, params: Tensors, grads: Tensors) -> Tensor | dict[str, Tensor]:
     """The rate ⟨∇h(θ), g⟩ for given gradients: zero for every gradient if h is a law.
 
@@ -88,6 +90,7 @@ def rate(laws: Law | LawSet, params: Tensors, grads: Tensors) -> Tensor | dict[s
 def residual(laws: Law, params: Tensors, grads: Tensors) -> Tensor: ...
 @overload
 def residual(laws: LawSet, params: Tensors, grads: Tensors) -> dict[str, Tensor]: ...
+@eager
 def residual(laws: Law | LawSet, params: Tensors, grads: Tensors) -> Tensor | dict[str, Tensor]:
     r"""The scale-free defect of the identity, one number for each component of the law.
 
@@ -129,6 +132,7 @@ def worst(residuals: Tensor) -> float | None:
 def step_terms(laws: Law, params: Tensors, update: Tensors) -> tuple[Tensor, Tensor]: ...
 @overload
 def step_terms(laws: LawSet, params: Tensors, update: Tensors) -> dict[str, tuple[Tensor, Tensor]]: ...
+@eager
 def step_terms(laws: Law | LawSet, params: Tensors, update: Tensors) -> tuple[Tensor, Tensor] | dict[str, tuple[Tensor, Tensor]]:
     """The exact change of a law under θ → θ + Δ, as first and second order: (2B(θ, Δ), h(Δ)).
 
@@ -144,6 +148,7 @@ def step_terms(laws: Law | LawSet, params: Tensors, update: Tensors) -> tuple[Te
     return pairs[laws.name] if isinstance(laws, Law) else pairs
 
 
+@eager
 @torch.no_grad()
 def gradient(law: Law, params: Tensors, weight: Tensor | None = None) -> dict[str, Tensor]:
     """The gradient of ⟨weight, h⟩ with respect to every parameter of the law.
@@ -203,6 +208,7 @@ def _weighted(law: Law, weight: Tensor, seen: Tensor) -> Tensor:
     return scale.expand(seen.shape) if law.symmetry.degree == 1 else scale * seen
 
 
+@eager
 @torch.no_grad()
 def jacobian(laws: Law | LawSet, params: Tensors) -> Tensor:
     """The gradients of all scalar components of the laws, one row each, over all their parameters.
