@@ -4,7 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -89,12 +89,13 @@ def write_run(
     work: float = 0.0,
     ledger: str | None = "exact",
     configuration: dict[str, Any] | None = None,
+    dtypes: tuple[str, ...] = (),
     change: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> Path:
     """Write a run; `change` may edit each record before it is written."""
     settings = {"model": "decoder", "dtype": "float64", "seed": 0, "data": {"tokens": 6, "batch": 32}} if configuration is None else configuration
     optimizer = {"class": "torch.optim.sgd.SGD", "groups": [{"lr": lr, "momentum": 0.0, "weight_decay": 0.01}]}
-    log = RunLog.create(path, RunHeader(laws, settings, optimizer, ledger, 5, VERSIONS, "2026-11-30T12:00:00+00:00"))
+    log = RunLog.create(path, RunHeader(laws, settings, optimizer, ledger, 5, VERSIONS, "2026-11-30T12:00:00+00:00", dtypes))
     for record in records(laws, steps, lr, work):
         if ledger is None:
             record.update(dict.fromkeys(("step_size", "decay", "work", "rounding", "floor", "predicted", "mismatch")))
@@ -124,6 +125,21 @@ def write_study(path: Path, laws: LawSet, rates: Sequence[float] = (0.001, 0.003
     }
     (path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return path
+
+
+LAWS = decoder_laws()
+HOSTILE = '</script><script>window.pwned=1</script><img src=x onerror="window.pwned=2">'
+
+
+def write_hostile(path: Path) -> Path:
+    """A run whose every name tries to become markup."""
+    laws = [
+        replace(law, name=f"{law.name}{HOSTILE}", family=f"{law.family}{HOSTILE}", layer=f"{law.layer}{HOSTILE}", source=HOSTILE, reason=HOSTILE)
+        for law in layer_laws(0)
+    ]
+    run = write_run(path, LawSet.of(laws, [Absence(HOSTILE, HOSTILE, HOSTILE)]), configuration={HOSTILE: [HOSTILE, {"\u2028": "<!--"}], "lone": "LONE"})
+    (run / "run.json").write_text((run / "run.json").read_text().replace("LONE", "\\ud800"))  # half a surrogate pair: no UTF-8 has it
+    return run
 
 
 # ---------------------------------------------------------------------------------------------- reading a page

@@ -4,7 +4,7 @@ Exit status: 0 it holds, 1 a law is violated, 2 bad input (one line on stderr: w
 """
 
 import json
-import os
+import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,16 +17,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from conserved.errors import ConservedError, UnknownNameError
+from conserved.errors import ConfigurationError, ConservedError, UnknownNameError
 
 if TYPE_CHECKING:
-    from conserved.catalog import Statement
+    from conserved.catalog import Block, Statement
     from conserved.experiments.demo import DemoResult
     from conserved.law import LawSet
 
 app = typer.Typer(
-    help="Find, prove, watch and use the conservation laws of neural-network training.",
-    no_args_is_help=True,
+    help="""Find, prove, watch and use the conservation laws of neural-network training.
+
+    Start with `conserved laws swiglu`, then `conserved demo`, which takes half a minute.
+
+    Exit status: 0 it holds, 1 a law is violated, 2 bad input.""",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -39,10 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
     Args:
-        arguments: without the program's name; None takes those of the process.
+        arguments: without the program's name; None takes those of the process. None at all ask for help.
     """
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        result = app(args=arguments, standalone_mode=False)
+        result = app(args=given or ["--help"], standalone_mode=False)
     except ConservedError as error:
         return _bad_input(str(error))
     except typer.Exit as stop:
@@ -113,22 +117,29 @@ def laws(
 
     'count' is the number of functionally independent scalars of a law; 'total' takes overlaps between laws into account.
     """
-    from conserved.catalog import BLOCKS, Block, find_laws, make_block
+    from conserved.catalog import BLOCKS, find_laws
 
     if target is None:
         _print_catalogue(as_json)
         return
     if target == "demo":
         from conserved.experiments.demo import demo_model
+        from conserved.experiments.text import python_topics
 
         if options:
             raise UnknownNameError(f"the demo model takes no options, got {options[0]!r}; use the block 'decoder' to choose")
-        model: Block = demo_model()
+        model: Block = demo_model(len(python_topics().alphabet))
     elif target not in BLOCKS:
         raise UnknownNameError(f"no catalogue block is named {target!r}; choose demo or one of {', '.join(BLOCKS)}")
     else:
-        model = make_block(target, _parse_options(options or []))
-    chosen = find_laws(model).select(family=family, layer=layer)
+        model = _build(target, _parse_options(options or []))
+    found = find_laws(model)
+    chosen = found.select(family=family, layer=layer)
+    if found and not chosen:
+        layers = dict.fromkeys(law.layer or "''" for law in found)
+        raise UnknownNameError(
+            f"{target} has no law with --family {family!r} and --layer {layer!r}; its families: {', '.join(found.families)}; its layers: {', '.join(layers)}"
+        )
     if as_json:
         statement = model.statement
         _print_json(chosen.to_json() | {"completeness": statement.completeness, "conditions": statement.conditions})
@@ -154,14 +165,23 @@ def report(
 
 @contextmanager
 def _progress(title: str, quiet: bool) -> Generator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr; nothing when quiet."""
+    """A progress bar on stderr from the first step on, so that bad input leaves its one line alone; nothing when quiet."""
     if quiet:
         yield None
         return
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task(title, total=None)
+
+    def show(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _free_directory(base: Path) -> Path:
@@ -180,6 +200,8 @@ def _parse_options(pairs: list[str]) -> dict[str, Any]:
         if not separator or not key or not value:
             raise UnknownNameError(f"cannot read {pair!r} as an option; write KEY=VALUE, such as hidden=16 or dims=3,4,2")
         key = key.replace("-", "_")
+        if key in options:
+            raise ConfigurationError(f"the option {key} is given twice, the second time in {pair!r}; give it once")
         several = key in ("dims", "outs", "mlp")
         parsed = tuple(_parse_value(part) for part in value.split(","))
         options[key] = parsed if several else parsed[0] if len(parsed) == 1 else parsed
@@ -198,31 +220,48 @@ def _parse_value(text: str) -> Any:
     return text
 
 
+def _build(name: str, options: dict[str, Any] | None = None) -> "Block":
+    """A catalogue block without memory for its weights: laws need their shapes alone, so any size will do."""
+    import torch
+
+    from conserved.catalog import make_block
+
+    try:
+        with torch.device("meta"):
+            return make_block(name, options)
+    except ConservedError:
+        raise
+    except (RuntimeError, OverflowError, TypeError) as error:  # torch raises any of them where a size, or their product, is no 64-bit integer
+        raise ConfigurationError(f"no tensor can have the sizes of block {name!r} with {options}; give smaller ones") from error
+
+
 def _print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, ensure_ascii=False))
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(data, ensure_ascii=not utf8))
 
 
 def _print_catalogue(as_json: bool) -> None:
-    from conserved.catalog import BLOCKS, make_block
+    from conserved.catalog import BLOCKS
     from conserved.catalog.registry import block_options
 
-    rows = [(name, make_block(name)) for name in BLOCKS]
+    rows = [(name, _build(name)) for name in BLOCKS]
     if as_json:
         _print_json({"blocks": [{"block": name, "statement": block.statement.theorem, "options": list(block_options(name))} for name, block in rows]})
         return
-    table = Table(
-        title="catalogue; print the laws of a block with: conserved laws BLOCK [KEY=VALUE]...", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    console = Console(markup=False, highlight=False)
+    console.print("catalogue; print the laws of a block with: conserved laws BLOCK [KEY=VALUE]...")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("block", "statement", "options"):
         table.add_column(column, overflow="fold")
     for name, block in rows:
         table.add_row(name, block.statement.theorem, " ".join(block_options(name)))
-    Console(markup=False, highlight=False).print(table)
+    console.print(table)
 
 
 def _print_laws(target: str, laws: "LawSet", statement: "Statement", latex: bool) -> None:
     console = Console(markup=False, highlight=False)
-    table = Table(title=f"{target}: {laws.independent_count} independent conserved scalars", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    console.print(f"{target}: {laws.independent_count} independent conserved scalars")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("law", overflow="fold")
     table.add_column("symmetry", overflow="fold")
     table.add_column("count", justify="right")
@@ -230,7 +269,8 @@ def _print_laws(target: str, laws: "LawSet", statement: "Statement", latex: bool
     for law in laws:
         formula = law.latex if latex else law.formula
         table.add_row(law.name, law.symmetry.value, str(law.count), formula if law.exact else f"{formula}\n≈ {law.reason}")
-    console.print(table)
+    if laws:
+        console.print(table)
     for absence in laws.absences:
         console.print(f"no law{f' at {absence.where}' if absence.where else ''}: {absence.reason}" + (f" ({absence.source})" if absence.source else ""))
     console.print(f"hold for: {statement.conditions}\nlist: {statement.completeness}")
@@ -244,8 +284,8 @@ def _number(value: float | None, digits: str = ".1e", missing: str = "not eval."
 
 def _print_demo(result: "DemoResult") -> None:
     console = Console(markup=False, highlight=False)
-    rates = result.configuration["learning_rates"]
-    table = Table(title="conservation laws in training", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    rates = sorted(result.configuration["learning_rates"])
+    table = Table(title="conservation laws in training", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     table.add_column("family", no_wrap=True)
     for name in ("laws", "residual", "drift", "predicted", "mismatch", "rounding", "exponent"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -255,7 +295,7 @@ def _print_demo(result: "DemoResult") -> None:
         table.add_row(row.family if row.exact else f"{row.family} ≈", str(row.laws), *cells, *explained)
     table.add_section()
     control = result.control
-    table.add_row("control ✗", "–", _number(control["worst_residual"]), _number(control["drift"]), "–", "–", "–", _number(control["exponent"], ".3f"))
+    table.add_row("control ✗", "–", _number(control["worst_residual"]), _number(control["drift"]), "–", "–", "–", _number(control["exponent"], ".3f", "–"))
     console.print(table)
     console.print(
         f"residual: worst over all steps. drift, predicted (Σ τ²h(g)) and rounding: in units of h, at learning rate {rates[-1]:g} "
@@ -264,17 +304,18 @@ def _print_demo(result: "DemoResult") -> None:
     for row in result.families:
         if row.note:
             console.print(f"{row.family}: {row.note}")
-    console.print(f"control: {control['note']}; a false law drifts at first order")
+    console.print(f"control: {control['note']}")
     console.print("every exact law holds to rounding" if result.holds else "an exact law is VIOLATED: its residual exceeds what rounding explains")
     console.print(f"runs: {result.directory}\nreport: {result.report}", soft_wrap=True)
 
 
 def entry() -> None:
     """Entry point of the installed command."""
-    try:
-        sys.exit(main())
-    except BrokenPipeError:
-        os._exit(0)  # the reader went away (| head)
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it quietly, as it ends any other tool
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a console without ‖ shows its number
+    sys.exit(main())
 
 
 if __name__ == "__main__":

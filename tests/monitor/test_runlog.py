@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from monitor_training import make_model, recipe, snapshot, train
 
 from conserved import load_run
@@ -34,6 +35,7 @@ def test_a_run_reads_back_as_a_table(tmp_path: Path) -> None:
     assert (header.ledger, header.every, header.configuration) == ("exact", 1, {"note": "<b>"})
     assert header.optimizer["class"] == "SGD"
     assert header.versions.keys() == {"conserved", "torch", "python"}
+    assert header.dtypes == ("float64",)
     table = load_run(tmp_path / "a")
     assert table.height == 6 * len(monitor.laws)
     assert table["step"].unique().sort().to_list() == [0, 1, 2, 3, 4, 5]
@@ -111,28 +113,73 @@ def test_a_killed_run_loses_at_most_its_last_line(tmp_path: Path) -> None:
     assert [record["step"] for record in records] == list(range(complete))
 
 
+def test_all_precisions_among_the_watched_parameters_are_recorded(tmp_path: Path) -> None:
+    model = make_model()
+    model.norm.float()
+    with Monitor(model, torch.optim.SGD(model.parameters(), lr=0.1), log=tmp_path / "a"):
+        pass
+    assert read_header(tmp_path / "a").dtypes == ("float32", "float64")
+
+
+def test_a_run_of_before_precisions_were_recorded_is_readable(tmp_path: Path) -> None:
+    _run(tmp_path / "a")
+    file = tmp_path / "a" / "run.json"
+    data = json.loads(file.read_text())
+    del data["dtypes"]
+    file.write_text(json.dumps(data))
+    assert read_header(tmp_path / "a").dtypes == ()
+    assert load_run(tmp_path / "a").height > 0
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("run.json", None, "holds no run"),
-        ("run.json", "{", "run.json is damaged"),
-        ("run.json", "{}", "run.json is damaged"),
-        ("run.json", '{"format": 99}', "has format 99"),
+        ("run.json", b"{", "run.json is damaged"),
+        ("run.json", b"{}", "run.json is damaged"),
+        ("run.json", b'{"format": 99}', "has format 99"),
+        ("run.json", b"\xff\xfe", "run.json is damaged"),
         ("trace.jsonl", None, "trace.jsonl is missing"),
-        ("trace.jsonl", '{"step": 0}\nnonsense\n{"step": 2}\n', "line 2 is damaged"),
-        ("trace.jsonl", '{"no": 0}\n', "line 1 is damaged"),
+        ("trace.jsonl", b'{"step": 0}\nnonsense\n{"step": 2}\n', r"line 2 is damaged .*; remove that line"),
+        ("trace.jsonl", b'{"no": 0}\n', r"line 1 is damaged .*; remove that line"),
+        ("trace.jsonl", b'{"step": 0}\n{"step": 1, "note": "\xff"}\n', r"line 2 is damaged .*; remove that line"),
+        ("trace.jsonl", b'{"step": 0}\n{"step": "1"}\n', r"line 2 is damaged \(TypeError: step '1' is no step number\); remove that line"),
+        ("trace.jsonl", b'{"step": 1.5}\n', r"line 1 is damaged .* 1\.5 is no step number"),
+        ("trace.jsonl", b'{"step": null}\n', r"line 1 is damaged .* None is no step number"),
+        ("trace.jsonl", b'{"step": true}\n', r"line 1 is damaged .* True is no step number"),
+        ("trace.jsonl", b'{"step": [1]}\n', r"line 1 is damaged .* \[1\] is no step number"),
+        ("trace.jsonl", b'{"step": -1}\n', r"line 1 is damaged .* -1 is no step number"),
+        ("trace.jsonl", b"[0]\n", r"line 1 is damaged .*; remove that line"),
+        ("trace.jsonl", b'{"step": 3, "drift": [1.0]}\n', r"trace.jsonl, step 3: drift has 1 entries for \d+ laws; remove that line"),
+        ("trace.jsonl", b'{"step": 3, "drift": []}\n', r"trace.jsonl, step 3: drift has 0 entries for \d+ laws; remove that line"),
+        ("trace.jsonl", b'{"step": 3, "work": 7}\n', r"trace.jsonl, step 3: work is damaged, it is no list; remove that line"),
+        ("trace.jsonl", b'{"step": 3, "work": [WORDS]}\n', r"trace.jsonl, step 3: work is damaged, it has entries that are not numbers; remove that line"),
     ],
-    ids=["no-header", "half-header", "empty-header", "future-format", "no-trace", "bad-line", "no-step"],
+    ids=[
+        *("no-header", "half-header", "empty-header", "future-format", "header-not-utf8", "no-trace", "bad-line", "no-step", "not-utf8"),
+        *("step-text", "step-fraction", "step-null", "step-bool", "step-list", "step-negative", "no-object"),
+        *("too-few-entries", "no-entries", "no-list", "entries-of-text"),
+    ],
 )
-def test_damage_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:
-    _run(tmp_path / "a")
+def test_damage_is_named_in_one_line(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    monitor = _run(tmp_path / "a")
     file = tmp_path / "a" / name
     if content is None:
         file.unlink()
     else:
-        file.write_text(content)
-    with pytest.raises(RunError, match=message):
+        file.write_bytes(content.replace(b"WORDS", b",".join([b'"1.0"'] * len(monitor.laws))))
+    with pytest.raises(RunError, match=message) as caught:
         load_run(tmp_path / "a")
+    assert str(file.parent) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_quantity_that_no_record_has_is_null(tmp_path: Path) -> None:
+    monitor = _run(tmp_path / "a")
+    (tmp_path / "a" / "trace.jsonl").write_text('{"step": 4}\n{"step": 9, "drift": null}\n')
+    table = load_run(tmp_path / "a")
+    assert table.height == 2 * len(monitor.laws)
+    assert table["drift"].null_count() == table["work"].null_count() == table.height
 
 
 def test_an_unfinished_last_line_is_left_out(tmp_path: Path) -> None:

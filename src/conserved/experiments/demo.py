@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from conserved.tolerance import residual_bound
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 CONTROL = "control"
 WARMUP_RATE = 0.2
+
+
+def run_name(rate: float) -> str:
+    """The directory of the run at a learning rate."""
+    return f"lr-{rate:g}"
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,13 @@ class DemoConfig:
         """Check the choices."""
         if self.dtype not in DTYPES:
             raise ConfigurationError(f"demo: dtype={self.dtype!r} is unknown; choose one of {', '.join(DTYPES)}")
-        if len(set(self.learning_rates)) < 2 or min(self.learning_rates) <= 0:
-            raise ConfigurationError(f"demo: learning_rates={self.learning_rates}; an exponent needs at least two different positive rates")
+        names = {run_name(rate) for rate in self.learning_rates}
+        if len(names) < 2 or len(names) < len(self.learning_rates) or not all(0 < rate < inf for rate in self.learning_rates):
+            raise ConfigurationError(f"demo: learning_rates={self.learning_rates}; an exponent needs at least two positive rates, all different")
         if self.steps < 1 or self.batch < 1 or self.warmup < 0:
             raise ConfigurationError(f"demo: steps={self.steps}, batch={self.batch}, warmup={self.warmup}; give at least 1, 1 and 0")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigurationError(f"demo: seed={self.seed}; give a whole number from 0 to 2**63 - 1")
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class FamilySummary:
         predicted_drift: Σ τ²h(g) at that rate.
         mismatch: largest ‖observed − predicted‖/‖observed‖ over the rates.
         floor: ‖rounding‖ at the largest rate: below it, drift is rounding.
-        exponent: of the drift in the learning rate, at a fixed number of steps.
+        exponent: of the drift in the learning rate, at a fixed number of steps; None where half of a drift may be rounding.
         note: what to know when reading the row.
     """
 
@@ -147,12 +156,14 @@ def run_demo(directory: Path, config: DemoConfig | None = None, progress: Callab
 
     Raises:
         RunError: the directory is in use.
+        OSError: the directory cannot be made or written.
     """
     from conserved.report import write_report
 
     config = DemoConfig() if config is None else config
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise RunError(f"{directory} is in use; choose a new or empty directory for the demonstration")
+    directory.mkdir(parents=True, exist_ok=True)  # one that cannot be written is told before the training, not after
     started = time.monotonic()
     text = python_topics()
     laws = find_laws(demo_model(len(text.alphabet), config.seed))
@@ -166,7 +177,7 @@ def run_demo(directory: Path, config: DemoConfig | None = None, progress: Callab
 
     start = _warm_up(config, text, done_from(0))
     for number, rate in enumerate(config.learning_rates):
-        name = f"lr-{rate:g}"
+        name = run_name(rate)
         accounts[rate] = _train(directory / name, config, rate, text, watched, start, done_from(config.warmup + number * config.steps))
         runs.append({"directory": name, "lr": rate})
     described = asdict(config) | {"text": "pydoc_data.topics", "characters": len(text.tokens), "model": asdict(demo_config(len(text.alphabet)))}
@@ -233,10 +244,11 @@ def _families(laws: LawSet, accounts: dict[float, list[LawAccount]]) -> list[Fam
         linear = chosen[0].symmetry.degree == 1
         last = by_rate[rates[-1]]
         worst = [a.worst_residual for rate in rates for a in by_rate[rate]]
-        floor = _norm([a.floor for a in last])
+        floors = [_norm([a.floor for a in by_rate[rate]]) for rate in rates]
         exact = all(law.exact for law in chosen)
         mismatches = [_mismatch(by_rate[rate]) for rate in rates]
-        note = "linear: plain SGD does not move it, what is seen is rounding" if linear else "" if exact else chosen[0].reason
+        blurred = "" if linear else _blurred(rates, drifts, floors)
+        notes = ("linear: plain SGD does not move it, what is seen is rounding" if linear else "", "" if exact else chosen[0].reason, blurred)
         rows.append(
             FamilySummary(
                 family,
@@ -247,12 +259,18 @@ def _families(laws: LawSet, accounts: dict[float, list[LawAccount]]) -> list[Fam
                 drifts[-1],
                 _norm([a.predicted for a in last]),
                 None if linear or any(m is None for m in mismatches) else max(m for m in mismatches if m is not None),
-                floor,
-                None if linear else exponent(rates, drifts),
-                note,
+                floors[-1],
+                None if linear or blurred else exponent(rates, drifts),
+                "; ".join(filter(None, notes)),
             )
         )
     return rows
+
+
+def _blurred(rates: list[float], drifts: list[float | None], floors: list[float | None]) -> str:
+    """At which rates half of the drift may be rounding, which has no exponent; empty if at none."""
+    where = [f"{r:g}" for r, drift, floor in zip(rates, drifts, floors, strict=True) if drift is not None and floor is not None and drift <= 2 * floor]
+    return f"no exponent: half of its drift may be rounding at lr {', '.join(where)}" if where else ""
 
 
 def _mismatch(accounts: list[LawAccount]) -> float | None:
@@ -266,11 +284,13 @@ def _control(laws: LawSet, accounts: dict[float, list[LawAccount]]) -> dict[str,
     law = laws.select(family=CONTROL)[0]
     rates = sorted(accounts)
     chosen = [next(a for a in accounts[rate] if a.name == law.name) for rate in rates]
+    drifts = [a.drift for a in chosen]
+    blurred = _blurred(rates, drifts, [a.floor for a in chosen])
     return {
         "law": law.name,
         "formula": law.formula,
         "worst_residual": chosen[-1].worst_residual,
-        "drift": chosen[-1].drift,
-        "exponent": exponent(rates, [a.drift for a in chosen]),
-        "note": law.reason,
+        "drift": drifts[-1],
+        "exponent": None if blurred else exponent(rates, drifts),
+        "note": f"{law.reason}; {blurred or 'a false law drifts at first order'}",
     }

@@ -34,8 +34,8 @@ class CharacterText:
 def python_topics(characters: int = 200_000) -> CharacterText:
     """The beginning of Python's `help()` topics (`pydoc_data.topics`), about 700 000 characters in all.
 
-    Characters outside of printable ASCII are replaced by a question mark, so that the alphabet is small and the same for
-    all versions of Python; line breaks stay.
+    Characters outside of printable ASCII are replaced by a question mark, so that the alphabet is small; line breaks stay.
+    The text, and with it the alphabet, is that of the Python at hand: other versions word their help differently.
     """
     from pydoc_data.topics import topics
 

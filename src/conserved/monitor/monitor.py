@@ -118,7 +118,9 @@ class Monitor:
         if resumed:
             return RunLog.resume(log, self.laws)
         versions = {"conserved": __version__, "torch": torch.__version__, "python": platform.python_version()}
-        return RunLog.create(log, RunHeader(self.laws, configuration, describe(self.optimizer), self.mode, self.every, versions))
+        dtypes = tuple(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in self._watched.values()}))
+        header = RunHeader(self.laws, configuration, describe(self.optimizer), self.mode, self.every, versions, dtypes=dtypes)
+        return RunLog.create(log, header)
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         if (state["every"], state["ledger"]) != (self.every, self.mode):

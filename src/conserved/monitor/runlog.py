@@ -1,6 +1,6 @@
 """Run directories: `run.json` says what was run, `trace.jsonl` what happened, record by record.
 
-    run.json      {"format", "created", "versions", "configuration", "optimizer", "ledger", "every", "laws"}
+    run.json      {"format", "created", "versions", "configuration", "optimizer", "dtypes", "ledger", "every", "laws"}
     trace.jsonl   one object a logged step:
                   {"step", "time", "drift": […], "residual": […], …, and scalars such as "loss", "lr"}
 
@@ -43,6 +43,7 @@ class RunHeader:
         every: steps between records.
         versions: of Python, torch and this package.
         created: ISO time in UTC.
+        dtypes: of the watched parameters, such as ("float32",); empty for runs of before it was recorded.
     """
 
     laws: LawSet
@@ -52,6 +53,7 @@ class RunHeader:
     every: int
     versions: Mapping[str, str]
     created: str = ""
+    dtypes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data as written to the file."""
@@ -61,6 +63,7 @@ class RunHeader:
             "versions": dict(self.versions),
             "configuration": dict(self.configuration),
             "optimizer": dict(self.optimizer),
+            "dtypes": list(self.dtypes),
             "ledger": self.ledger,
             "every": self.every,
             "laws": self.laws.to_json(),
@@ -146,10 +149,20 @@ def read_header(path: str | os.PathLike[str]) -> RunHeader:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
             raise RunError(f"{file} has format {data['format']}, this version reads {FORMAT}; use the version of conserved that wrote it")
+        for key in ("configuration", "optimizer", "versions"):
+            if not isinstance(data[key], dict):
+                raise TypeError(f"{key!r} must be an object")
         return RunHeader(
-            LawSet.from_json(data["laws"]), data["configuration"], data["optimizer"], data["ledger"], data["every"], data["versions"], data["created"]
+            LawSet.from_json(data["laws"]),
+            data["configuration"],
+            data["optimizer"],
+            data["ledger"],
+            data["every"],
+            data["versions"],
+            data["created"],
+            tuple(map(str, data.get("dtypes", ()))),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         if isinstance(error, RunError):
             raise
         raise RunError(f"{file} is damaged ({type(error).__name__}: {error}); restore it from a copy, the records in {TRACE} are untouched") from error
@@ -159,21 +172,47 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """The records of a run in order of steps; the last line may be unfinished and is then left out.
 
     Raises:
-        RunError: the file is missing, or a line before the last is damaged.
+        RunError: the file is missing, or a finished line is damaged: no JSON in UTF-8, or no whole number as its step.
     """
     file = Path(path) / TRACE
     if not file.exists():
         raise RunError(f"{path} holds no records ({TRACE} is missing); the run was not started or its file was moved")
     records: dict[int, dict[str, Any]] = {}
-    with file.open(encoding="utf-8") as stream:
+    with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
-                record = json.loads(line)
-                records[record["step"]] = record
+                record = json.loads(line.decode("utf-8"))
+                step = record["step"]
+                if type(step) is not int or not 0 <= step < 2**63:
+                    raise TypeError(f"step {step!r} is no step number")
+                records[step] = record
             except (ValueError, KeyError, TypeError) as error:
-                if line.endswith("\n"):
-                    raise RunError(f"{file}, line {number} is damaged; remove that line to read the others") from error
+                if line.endswith(b"\n"):
+                    cause = f"{type(error).__name__}: {error}"
+                    raise RunError(f"{file}, line {number} is damaged ({cause}); remove that line to read the others") from error
     yield from (records[step] for step in sorted(records))
+
+
+def per_law(path: str | os.PathLike[str], record: Mapping[str, Any], name: str, number: int) -> list[float | None]:
+    """The entries of a record for each of so many laws; all None if it has none of that name.
+
+    Raises:
+        RunError: they are not a list of as many numbers.
+    """
+    values = record.get(name)
+    if values is None:
+        return [None] * number
+    where = f"{Path(path) / TRACE}, step {record['step']}: {name}"
+    if not isinstance(values, list):
+        raise RunError(f"{where} is damaged, it is no list; remove that line to read the others")
+    if len(values) != number:
+        raise RunError(f"{where} has {len(values)} entries for {number} laws; remove that line to read the others")
+    try:
+        if any(isinstance(value, str | bool) for value in values):
+            raise TypeError("text or truth values")
+        return [None if value is None else float(value) for value in values]
+    except (TypeError, OverflowError) as error:
+        raise RunError(f"{where} is damaged, it has entries that are not numbers; remove that line to read the others") from error
 
 
 def load_run(path: str | os.PathLike[str]) -> "polars.DataFrame":
@@ -187,7 +226,7 @@ def load_run(path: str | os.PathLike[str]) -> "polars.DataFrame":
         scalar of the records (loss, lr, time, …); null where not evaluated.
 
     Raises:
-        RunError: the run is missing or damaged.
+        RunError: the run is missing or damaged, or a record is not of as many laws as `run.json` lists.
 
     Example:
         >>> conserved.load_run("runs/a").filter(pl.col("family") == "rope")     # doctest: +SKIP
@@ -207,7 +246,7 @@ def load_run(path: str | os.PathLike[str]) -> "polars.DataFrame":
         columns["layer"] += [law.layer for law in laws]
         columns["exact"] += [law.exact for law in laws]
         for name in COLUMNS:
-            columns[name] += record.get(name) or [None] * number
+            columns[name] += per_law(path, record, name, number)
         for name in scalars:
             columns[name] += [record.get(name)] * number
     schema = {"step": pl.Int64, "law": pl.String, "family": pl.String, "layer": pl.String, "exact": pl.Boolean} | dict.fromkeys(COLUMNS, pl.Float64)
