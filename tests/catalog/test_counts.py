@@ -26,7 +26,7 @@ from conserved.catalog import (
 )
 from conserved.law import LawSet
 
-# of the theorems and of the certified table (design 2.3 and 2.5)
+# of the theorems and of the certified table
 BLOCKS: list[tuple[partial[Block], int]] = [
     (partial(LinearNetwork, (3, 2, 3)), 3),
     (partial(LinearNetwork, (2, 4, 3)), 10),
@@ -98,7 +98,7 @@ def by_family(laws: LawSet) -> dict[str, int]:
 
 
 DECODERS = {
-    # Llama of hidden size 4 with an MLP of 3 (and of 5: the checked numbers of design 2.8)
+    # Llama of hidden size 4 with an MLP of 3 (and of 5)
     "llama": (LLAMA, 27, {"rope": 2, "value_output": 10, "glu": 3, "norm_gain": 12}),
     "llama, 5 hidden": (LLAMA | {"hidden": 5}, 29, {"rope": 2, "value_output": 10, "glu": 5, "norm_gain": 12}),
     "llama, 5 hidden, tied": (LLAMA | {"hidden": 5, "tied": True}, 25, {"rope": 2, "value_output": 10, "glu": 5, "norm_gain": 8}),

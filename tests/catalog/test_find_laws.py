@@ -91,10 +91,18 @@ def test_blocks_in_a_sequence() -> None:
     assert set(laws.parameters) <= {name for name, _ in model.named_parameters()}
 
 
+def test_a_law_that_no_gradient_reaches_is_not_passed() -> None:
+    """Zero inputs: nothing is evaluated, and a warning names the laws; with inputs there is no warning."""
+    model = nn.Sequential(OrderedDict(glu=GatedLinearUnit(3, 4, 3), head=SoftmaxClassifier(3, 2, bias=False)))
+    with pytest.warns(RuntimeWarning, match=r"no gradient reaches the parameters of glu\.glu, head\.classifier on the example inputs.*not checked"):
+        laws = find_laws(model, (torch.zeros(16, 3),))
+    assert laws == find_laws(model, x_of())
+
+
 def test_more_than_ten_blocks_keep_their_paths() -> None:
     """The path "1" is no prefix of "10"."""
     model = nn.Sequential(*[GatedLinearUnit(3, 4, 3) for _ in range(12)])
-    laws = find_laws(model, x_of())
+    laws = find_laws(model)
     assert [law.name for law in laws] == [f"{i}.glu" for i in range(12)]
 
 

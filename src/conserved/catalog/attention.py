@@ -5,7 +5,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from conserved.catalog.block import NEW, OPEN, SEED, Block, Statement, require_choice, require_positive, weight
+from conserved.catalog.block import NEW, OPEN, SEED, Block, Statement, require_choice, require_finite, require_positive, weight
 from conserved.catalog.position import alibi, rotate, sinusoidal
 from conserved.errors import ConfigurationError
 from conserved.law import Absence, Law, LawSet, Term
@@ -85,7 +85,8 @@ class Attention(Block):
         self.rotary_dim = 0 if position != "rope" else head_dim if rotary_dim is None else rotary_dim
         if self.rotary_dim % 2 or self.rotary_dim > head_dim:
             raise ConfigurationError(f"attention: {self.rotary_dim} rotary entries in a head of {head_dim}; give an even number up to head_dim")
-        if soft_cap is not None and soft_cap <= 0:
+        require_finite("attention", "eps", eps, least=0)
+        if soft_cap is not None and not soft_cap > 0:
             raise ConfigurationError(f"attention: soft_cap={soft_cap}; give a positive cap or None")
         self.dim, self.heads, self.head_dim, self.kv_heads = dim, heads, head_dim, kv_heads
         self.causal, self.position, self.interleaved, self.soft_cap, self.eps = causal, position, interleaved, soft_cap, eps
@@ -219,7 +220,21 @@ class Attention(Block):
             return Statement("‖Q⁽ʲ⁾‖² − ‖K⁽ʲ⁾‖² per frequency and VᵀV − OᵀO are conserved", f"{SEED}, Theorem 4.4", "full rotation", "complete (Theorem 4.4)")
         if plain and not self.rotary_dim:
             return Statement("QᵀQ − KᵀK and VᵀV − OᵀO per head are conserved", f"{SEED}, Theorem 4.3", "no rotation, causal or not", "complete (Theorem 4.3)")
-        return Statement("the table in the class documentation", NEW, "as configured", OPEN)
+        return Statement(f"{self._claim} are conserved", NEW, "sums run over the query heads that share a key–value head", OPEN)
+
+    @property
+    def _claim(self) -> str:
+        """The rows of the table above that apply."""
+        if self.gamma_Q is not None:
+            parts = ["‖Q‖² and ‖K‖² per head (for eps = 0)", "γ_Q² − γ_K² per frequency" if self.rotary_dim else "γ_Q² − γ_K² per entry"]
+        else:
+            parts = ["Σ ‖Q⁽ʲ⁾‖² − ‖K⁽ʲ⁾‖² per frequency"] if self.rotary_dim else []
+            if self.rotary_dim < self.head_dim:
+                parts.append("Σ QᵀQ − KᵀK" + (" on entries that are not rotated" if self.rotary_dim else ""))
+        parts.append("VᵀV − Σ OᵀO")
+        if self._key_bias_is_silent():
+            parts.append("the key bias")
+        return ", ".join(parts[:-1]) + f" and {parts[-1]}"
 
     def example(self, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """(batch, tokens, dim)."""

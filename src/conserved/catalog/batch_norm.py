@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from conserved.catalog.block import KUNIN, NEW, Block, Statement, require_positive, weight
+from conserved.catalog.block import KUNIN, NEW, Block, Statement, require_finite, require_positive, weight
 from conserved.law import Law, LawSet
 from conserved.symmetry import Symmetry
 
@@ -26,7 +26,7 @@ class BatchNormBlock(Block):
         eps: added to the variance.
 
     Raises:
-        ConfigurationError: a size below one.
+        ConfigurationError: a size below one, or a negative eps.
 
     Example:
         >>> [law.exact for law in BatchNormBlock(2, 3).laws()]
@@ -36,6 +36,7 @@ class BatchNormBlock(Block):
     def __init__(self, channels: int = 2, hidden: int = 3, kernel: int = 3, eps: float = 1e-5) -> None:
         super().__init__()
         require_positive("batch_norm", {"channels": channels, "hidden": hidden, "kernel": kernel})
+        require_finite("batch_norm", "eps", eps, least=0)
         self.channels, self.eps, self.padding = channels, eps, kernel // 2
         self.W1 = weight(hidden, channels, kernel, kernel, fan_in=channels * kernel**2)
         self.b = nn.Parameter(torch.zeros(hidden))

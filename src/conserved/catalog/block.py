@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, isfinite, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,16 @@ def require_positive(block: str, sizes: Mapping[str, int | None]) -> None:
             raise ConfigurationError(f"{block}: {name}={size!r}; give an integer")
         if size < 1:
             raise ConfigurationError(f"{block}: {name}={size}; give a size of at least 1")
+
+
+def require_finite(block: str, option: str, value: float, least: float = -inf) -> None:
+    """Reject NaN, infinity, and numbers below the least one.
+
+    Raises:
+        ConfigurationError: the value is none of the numbers that the option takes.
+    """
+    if not isfinite(value) or value < least:
+        raise ConfigurationError(f"{block}: {option}={value}; give a finite number" + (f" of at least {least:g}" if isfinite(least) else ""))
 
 
 def require_choice(block: str, option: str, value: str, choices: tuple[str, ...]) -> None:

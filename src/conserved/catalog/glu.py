@@ -69,7 +69,10 @@ class GatedLinearUnit(Block):
     def statement(self) -> Statement:
         """What is claimed."""
         complete = "complete (Theorem 4.2)" if self.gate == "silu" and self.b is None else Statement.completeness
-        return Statement("‖A[:,i]‖² − ‖C[i,:]‖² is conserved", f"{SEED}, Theorem 4.2", "any gate activation; a homogeneous gate adds one law a unit", complete)
+        if self.gate in POSITIVELY_HOMOGENEOUS:
+            theorem = "‖A[:,i]‖² − ‖C[i,:]‖² and ‖A[:,i]‖² − ‖B[i,:]‖² are conserved"
+            return Statement(theorem, f"{SEED}, Theorem 4.2; the second: {NEW}", "positively homogeneous gate")
+        return Statement("‖A[:,i]‖² − ‖C[i,:]‖² is conserved", f"{SEED}, Theorem 4.2", "any gate activation; a positively homogeneous one adds a law", complete)
 
     def example(self, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """(batch, dim)."""

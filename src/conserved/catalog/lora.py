@@ -48,7 +48,7 @@ class LoRA(Block):
     @property
     def statement(self) -> Statement:
         """What is claimed."""
-        return Statement("BᵀB − AAᵀ is conserved", NEW, "frozen base, no dropout between A and B needed")
+        return Statement("BᵀB − AAᵀ is conserved", NEW, "frozen base; nothing between A and B")
 
     def example(self, batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """(batch, dim)."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from conserved.catalog.block import NEW, Block, Statement, require_choice, require_positive, weight
+from conserved.catalog.block import NEW, Block, Statement, require_choice, require_finite, require_positive, weight
 from conserved.errors import ConfigurationError
 from conserved.law import Law, LawSet, Term
 from conserved.symmetry import Symmetry
@@ -23,6 +23,8 @@ class Norm(nn.Module):
         super().__init__()
         require_positive("norm", {"dim": dim})
         require_choice("norm", "kind", kind, ("rms", "layer"))
+        require_finite("norm", "eps", eps, least=0)
+        require_finite("norm", "offset", offset)
         self.kind, self.eps, self.offset = kind, eps, offset
         self.gamma = nn.Parameter(torch.full((dim,), 1.0 - offset))
         self.beta = nn.Parameter(torch.zeros(dim)) if kind == "layer" else None

@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from conserved.catalog.block import DU, MARCOTTE, Block, Statement, require_positive, weight
+from conserved.catalog.block import DU, MARCOTTE, Block, Statement, require_finite, require_positive, weight
 from conserved.errors import ConfigurationError
 from conserved.law import Law, LawSet
 from conserved.symmetry import Symmetry
@@ -38,6 +38,7 @@ class ReLUNetwork(Block):
         if len(dims) < 2:
             raise ConfigurationError(f"relu: dims={dims}; give at least an input and an output width")
         require_positive("relu", {f"dims[{i}]": n for i, n in enumerate(dims)})
+        require_finite("relu", "slope", slope)
         self.dims, self.slope = tuple(dims), slope
         self.weights = nn.ParameterList([weight(n, m, fan_in=m) for m, n in pairwise(dims)])
         self.biases = nn.ParameterList([nn.Parameter(torch.zeros(n)) for n in dims[1:]]) if bias else None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from conserved.catalog.attention import POSITIONS, Attention
-from conserved.catalog.block import KUNIN, NEW, Block, Statement, require_choice, require_positive, weight
+from conserved.catalog.block import KUNIN, NEW, Block, Statement, require_choice, require_finite, require_positive, weight
 from conserved.catalog.feedforward import FeedForward
 from conserved.catalog.glu import GatedLinearUnit
 from conserved.catalog.layer_scale import layer_scale_law
@@ -80,6 +80,8 @@ class TransformerConfig:
         require_positive("transformer", {"dim": self.dim, "layers": self.layers, "heads": self.heads, "tokens": self.tokens, "vocab": self.vocab})
         require_positive("transformer", {"channels": self.channels, "image": self.image, "patch": self.patch, "classes": self.classes})
         require_choice("transformer", "position", self.position, POSITIONS)
+        require_finite("transformer", "eps", self.eps, least=0)
+        require_finite("transformer", "norm_offset", self.norm_offset)
         if not self.mlp:
             raise ConfigurationError(f"transformer: mlp=(); name at least one of {', '.join(MLPS)}")
         for kind in self.mlp:

@@ -27,7 +27,7 @@ class CharacterText:
 
     def batch(self, size: int, length: int, generator: torch.Generator) -> Tensor:
         """Random windows of the text, shape (size, length + 1): inputs and the next characters."""
-        starts = torch.randint(len(self.tokens) - length - 1, (size,), generator=generator)
+        starts = torch.randint(len(self.tokens) - length, (size,), generator=generator)
         return self.tokens[starts[:, None] + torch.arange(length + 1)]
 
 

@@ -16,7 +16,7 @@ For plain SGD, Δ is known before it is rounded into the weights, and −τ⟨�
 exceeds what rounding of the gradient explains (`conserved.tolerance`); so rounding is all that low precision
 does. For other optimisers Δ is measured on the weights, and the rounding of the update is part of its work.
 
-Source: design of this package; the second-order term is the O(τ²k) of arXiv 2606.17816, as an equality.
+Source: new; the second-order term is the O(τ²k) of arXiv 2606.17816, as an equality.
 """
 
 import math
