@@ -70,7 +70,9 @@ def text_size() -> int:
     return len(python_topics().alphabet)
 
 
-@pytest.mark.parametrize("words", [[], *([name, *flags] for name in ("demo", *BLOCKS) for flags in ([], ["--latex"]))], ids=lambda words: " ".join(words) or "all")
+@pytest.mark.parametrize(
+    "words", [[], *([name, *flags] for name in ("demo", *BLOCKS) for flags in ([], ["--latex"]))], ids=lambda words: " ".join(words) or "all"
+)
 def test_tables_fit_80_columns(run: Run, words: list[str]) -> None:
     ran = run("laws", *words)
     assert (ran.status, ran.err) == (0, "")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from conserved.catalog import Attention, Decoder, GatedLinearUnit, NormalizedLinear, SoftmaxClassifier, TransformerConfig, find_laws, randomize
 from conserved.errors import LawError
-from conserved.law import Evaluator, Law, LawSet, Term, gradient, rate, residual, step_terms, value
+from conserved.law import Evaluator, Law, LawSet, Term, evaluate, gradient, rate, residual, step_terms, value
 from conserved.symmetry import Symmetry
 
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
@@ -315,3 +315,21 @@ def test_one_parameter_with_and_without_offset() -> None:
     moved = Law("moved", "gain", "", Symmetry.RESCALE, (Term("g", (2,), "i", 1, 1.0),), index="i")
     h = value(LawSet((plain, moved)), {"g": torch.tensor([1.0, 2.0])})
     assert (h["plain"].tolist(), h["moved"].tolist()) == ([1.0, 4.0], [4.0, 9.0])
+
+
+@pytest.mark.parametrize("most", [1, 7, 12, 1 << 20])
+def test_blocks_of_rows_change_nothing(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large parameters are read in blocks of rows where all their laws sum over rows; uneven blocks, one row, and none."""
+    monkeypatch.setitem(evaluate._STACK, "cpu", 1)
+    model = decoder(vocab=11)
+    params = parameters(model)
+    x = vectors(params)
+    monkeypatch.setitem(evaluate._BLOCK, "cpu", 1 << 20)
+    expected = all_forms(model.laws(), params, x)
+    monkeypatch.setitem(evaluate._BLOCK, "cpu", most)
+    plan = Evaluator(model.laws()).plan
+    several = [leg.parameters for leg in plan.legs if len(list(evaluate._blocks(leg, params[leg.parameters[0]]))) > 1]
+    assert bool(several) == (most < 1 << 20)
+    seen = all_forms(model.laws(), params, x)
+    for kind in KINDS:
+        assert_same(seen[kind], expected[kind], EQUAL[F64])

@@ -45,7 +45,10 @@ _ORDER = (VALUE, SECOND, FIRST, MAGNITUDE)  # the magnitude last: it takes over 
 
 # Small parameters of several layers are stacked up to this many entries; larger ones are
 # read in place, because a copy would cost more than the calls it saves.
-_STACK = {"cpu": 1 << 15, "cuda": 1 << 24}
+_STACK = {"cpu": 1 << 16, "cuda": 1 << 24}
+
+# Larger ones are read in blocks of rows, where the laws allow it, so that products stay in cache.
+_BLOCK = {"cpu": 1 << 18, "cuda": 1 << 28}
 
 
 def eager(call: _C) -> _C:
@@ -131,9 +134,10 @@ class Evaluator:
             self._signature, self._results = signature, {}
             scratch = _Scratch()
             self._chunks = [
-                _Chunk(leg, names, rows, tensors[names[0]], self.dtype, scratch)
+                _Chunk(leg, names, rows, block, tensors[names[0]], self.dtype, scratch)
                 for leg in self.plan.legs
                 for names, rows in _runs(leg, [tensors[name] for name in leg.parameters])
+                for block in _blocks(leg, tensors[names[0]])
             ]
         for kind in kinds:
             if kind not in self._results:
@@ -160,6 +164,17 @@ def _runs(leg: Leg, tensors: list[Tensor]) -> Iterator[tuple[tuple[str, ...], sl
             start = stop
 
 
+def _blocks(leg: Leg, tensor: Tensor) -> Iterator[tuple[int, int] | None]:
+    """Blocks (start, length) of a large parameter's rows; None for all of it."""
+    most = _BLOCK.get(tensor.device.type, tensor.numel())
+    if tensor.numel() <= most or not all(reduction.sums_rows for reduction, _ in leg.uses):
+        yield None
+        return
+    rows, length = len(tensor), max(1, most * len(tensor) // tensor.numel())
+    for start in range(0, rows, length):
+        yield start, min(length, rows - start)
+
+
 class _Scratch:
     """Buffers that all chunks share, one for each purpose, dtype and device; they grow while chunks are made."""
 
@@ -181,20 +196,29 @@ class _Scratch:
 class _Chunk:
     """Some parameters of a leg, evaluated together: loaded, multiplied, reduced, added to the results."""
 
-    def __init__(self, leg: Leg, names: tuple[str, ...], rows: slice, like: Tensor, dtype: torch.dtype | None, scratch: _Scratch) -> None:
-        self.leg, self.names, self.rows, self.scratch = leg, names, rows, scratch
-        self.shape = (len(names), *leg.shape)
+    def __init__(
+        self,
+        leg: Leg,
+        names: tuple[str, ...],
+        rows: slice,
+        block: tuple[int, int] | None,
+        like: Tensor,
+        dtype: torch.dtype | None,
+        scratch: _Scratch,
+    ) -> None:
+        self.leg, self.names, self.rows, self.block, self.scratch = leg, names, rows, block, scratch
+        self.shape = (len(names), *leg.shape) if block is None else (len(names), block[1], *leg.shape[1:])
         self.dtype = _sum_dtype(like.dtype, dtype)
         self.keys = {slot: scratch.reserve(slot, prod(self.shape), like, self.dtype) for slot in ("theta", "x", "product", "abs_theta", "abs_x")}
         self.grams = [(r, uses) for r, uses in leg.uses if r.matrix]
-        self.diagonals = [(r, uses) for r, uses in leg.uses if not r.matrix and r.degree == 2]
+        self.diagonals = sorted(((r, uses) for r, uses in leg.uses if not r.matrix and r.degree == 2), key=lambda part: not part[0].kept)  # totals last
         self.sums = [(r, uses) for r, uses in leg.uses if r.degree == 1]
         self._product: Tensor | None = None
         self._views: list[Tensor] = []
 
     def add(self, params: Tensors, x: Tensors | None, kinds: list[str], results: dict[str, list[Tensor]]) -> None:
         """Add this chunk's contribution to every wanted form."""
-        theta = self._load("theta", [params[name] for name in self.names], self.leg.offset)
+        theta = self._load("theta", [self._rows(params[name]) for name in self.names], self.leg.offset)
         given = [None if x is None else x.get(name) for name in self.names]
         if all(tensor is None for tensor in given):
             vector, kinds = theta, [kind for kind in kinds if kind == VALUE]  # a missing x is zero: it adds nothing
@@ -204,13 +228,16 @@ class _Chunk:
                     raise ShapeMismatchError(
                         f"gradient or update of {name!r} has shape {tuple(tensor.shape)}, the parameter {self.leg.shape}; pass one of equal shape"
                     )
-            vector = self._load("x", given, 0.0)
+            vector = self._load("x", [None if tensor is None else self._rows(tensor) for tensor in given], 0.0)
         if self.diagonals:
             self._add_diagonals(theta, vector, kinds, results)
         if self.grams:
             self._add_grams(theta, vector, kinds, results)
         if self.sums:
             self._add_sums(theta, vector, kinds, results)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        return tensor if self.block is None else tensor.narrow(0, *self.block)
 
     def _buffer(self, slot: str) -> Tensor:
         return self.scratch.view(self.keys[slot], self.shape)
@@ -239,8 +266,14 @@ class _Chunk:
                 self._product.abs_()
             else:
                 torch.mul(x if kind == SECOND else theta, theta if kind == VALUE else x, out=self._product)
+            parts: Tensor | None = None  # sums over some axes of the whole product: a total is their sum
             for view, (reduction, uses) in zip(self._views, self.diagonals, strict=True):
-                self._spread(reduction, view, uses, kind, results)
+                if parts is not None and reduction.whole and not reduction.kept:
+                    total = parts.reshape(len(self.names), -1).sum(1)
+                else:
+                    total = view.sum(reduction.summed) if reduction.summed else view
+                parts = total if reduction.whole else parts
+                self._spread(reduction, total, uses, kind, results)
 
     def _add_sums(self, theta: Tensor, x: Tensor, kinds: list[str], results: dict[str, list[Tensor]]) -> None:
         for kind in kinds:
@@ -248,11 +281,11 @@ class _Chunk:
                 continue
             source = theta if kind == VALUE else torch.abs(x, out=self._buffer("abs_x")) if kind == MAGNITUDE else x
             for reduction, uses in self.sums:
-                self._spread(reduction, reduction.view(source, lead=1), uses, kind, results)
+                view = reduction.view(source, lead=1)
+                self._spread(reduction, view.sum(reduction.summed) if reduction.summed else view, uses, kind, results)
 
-    def _spread(self, reduction: Reduction, view: Tensor, uses: tuple[Use, ...], kind: str, results: dict[str, list[Tensor]]) -> None:
-        """Sum a view over its contracted axes and add it to the rows of every law that uses it."""
-        total = view.sum(reduction.summed) if reduction.summed else view
+    def _spread(self, reduction: Reduction, total: Tensor, uses: tuple[Use, ...], kind: str, results: dict[str, list[Tensor]]) -> None:
+        """Add a sum over the contracted axes to the rows of every law that uses it."""
         if not reduction.in_order:
             total = total.permute(reduction.order)
         for use in uses:

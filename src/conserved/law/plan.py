@@ -36,6 +36,16 @@ class Reduction:
         return tuple(1 + i for i, name in enumerate(self.view.names) if name not in self.kept)
 
     @cached_property
+    def whole(self) -> bool:
+        """Whether the view leaves no entry out."""
+        return all(cut is None for _, cut, _ in self.view.steps)
+
+    @cached_property
+    def sums_rows(self) -> bool:
+        """Whether the parameter's first axis is contracted as it is, so that blocks of its rows can be summed one by one."""
+        return self.view.names[0] not in self.kept and all(axis != 0 for axis, _, _ in self.view.steps)
+
+    @cached_property
     def order(self) -> tuple[int, ...]:
         """Permutation of (stack, *remaining axes) into (stack, *kept)."""
         left = [name for name in self.view.names if name in self.kept]
