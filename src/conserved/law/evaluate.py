@@ -268,10 +268,8 @@ class _Chunk:
                 torch.mul(x if kind == SECOND else theta, theta if kind == VALUE else x, out=self._product)
             parts: Tensor | None = None  # sums over some axes of the whole product: a total is their sum
             for view, (reduction, uses) in zip(self._views, self.diagonals, strict=True):
-                if parts is not None and reduction.whole and not reduction.kept:
-                    total = parts.reshape(len(self.names), -1).sum(1)
-                else:
-                    total = view.sum(reduction.summed) if reduction.summed else view
+                known = parts if reduction.whole and not reduction.kept else None
+                total = reduction.total(view) if known is None else known.reshape(len(self.names), -1).sum(1)
                 parts = total if reduction.whole else parts
                 self._spread(reduction, total, uses, kind, results)
 
@@ -281,8 +279,7 @@ class _Chunk:
                 continue
             source = theta if kind == VALUE else torch.abs(x, out=self._buffer("abs_x")) if kind == MAGNITUDE else x
             for reduction, uses in self.sums:
-                view = reduction.view(source, lead=1)
-                self._spread(reduction, view.sum(reduction.summed) if reduction.summed else view, uses, kind, results)
+                self._spread(reduction, reduction.total(reduction.view(source, lead=1)), uses, kind, results)
 
     def _spread(self, reduction: Reduction, total: Tensor, uses: tuple[Use, ...], kind: str, results: dict[str, list[Tensor]]) -> None:
         """Add a sum over the contracted axes to the rows of every law that uses it."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from torch import Tensor
+
 from conserved.law.axes import View, fit
 from conserved.law.law import Law, Term
 from conserved.law.lawset import LawSet
@@ -34,6 +36,10 @@ class Reduction:
     def summed(self) -> tuple[int, ...]:
         """Positions of the contracted axes, counted with one stacking axis in front."""
         return tuple(1 + i for i, name in enumerate(self.view.names) if name not in self.kept)
+
+    def total(self, seen: Tensor) -> Tensor:
+        """The sum of a stacked view over the contracted axes."""
+        return seen.sum(self.summed) if self.summed else seen
 
     @cached_property
     def whole(self) -> bool:
