@@ -1,0 +1,239 @@
+r"""A module as what certification needs: a map (θ, x) ↦ f(θ, x) on flat parameters, with random samples.
+
+    g(θ; x, c) = ∂_θ f(θ, x)ᵀ c        the gradient field of one sample
+
+Its span over all inputs x and cotangents c is W(θ): the directions in which some loss on some data can move θ.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conserved.catalog import BatchNormBlock, Block, randomize
+from conserved.errors import ConfigurationError
+from conserved.law import LawSet
+
+
+class Sample(NamedTuple):
+    """What picks one vector field out of a flow's family.
+
+    Attributes:
+        inputs: arguments of the module; a small batch, since some modules join the examples of a batch.
+        cotangent: c, flat, over all outputs.
+        drift: multiple of the flow's own drift; only flows with momentum read it.
+    """
+
+    inputs: tuple[Tensor, ...]
+    cotangent: Tensor
+    drift: Tensor
+
+
+PIECEWISE = frozenset({
+    "relu",
+    "leaky_relu",
+    "prelu",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "elu",
+    "abs",
+    "topk",
+    "sort",
+    "max",
+    "amax",
+    "clamp",
+    "max_pool2d_with_indices",
+})
+
+Draw = Callable[[int, torch.Generator], tuple[Tensor, ...]]
+"""Inputs for a number of examples: `Block.example`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A module in evaluation form, its trainable parameters flat and in float64.
+
+    Args:
+        module: any module; it is not changed.
+        draw: inputs for a number of examples.
+        batch: examples in one sample.
+
+    Raises:
+        ConfigurationError: no trainable parameters, an output that does not depend on them or is not repeatable.
+    """
+
+    module: nn.Module
+    draw: Draw
+    batch: int = 1
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the trainable parameters, in order."""
+        return {name: tuple(p.shape) for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def size(self) -> int:
+        """D: the number of trainable entries."""
+        return sum(prod(shape) for shape in self.shapes.values())
+
+    def parameters(self, theta: Tensor) -> dict[str, Tensor]:
+        """Flat θ as tensors by name; views."""
+        parts = theta.split([prod(shape) for shape in self.shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def flat(self, params: dict[str, Tensor]) -> Tensor:
+        """The inverse of `parameters`; missing names are zero."""
+        zero = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self.shapes.items() if name not in params}
+        return torch.cat([(dict(params) | zero)[name].detach().double().flatten() for name in self.shapes])
+
+    def outputs(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        """f(θ, x): all outputs, flat."""
+        result = functional_call(self.module, self.parameters(theta), inputs)
+        leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        return torch.cat([leaf.flatten() for leaf in leaves])
+
+    def gradient(self, theta: Tensor, sample: Sample) -> Tensor:
+        """g(θ; x, c) = ∂_θ f(θ, x)ᵀ c."""
+        _, pull_back = vjp(lambda t: self.outputs(t, sample.inputs), theta)
+        return pull_back(sample.cotangent)[0]  # type: ignore[no-any-return]
+
+    def generic_point(self, generator: torch.Generator) -> Tensor:
+        """Random θ, rounded to multiples of 1/64: exact in every arithmetic. Positive where the module says so."""
+        randomize(self.module, generator)
+        positive = getattr(self.module, "positive", ())
+        held = {name: p.detach().abs() + 0.125 if name in positive else p for name, p in self.module.named_parameters()}
+        return (self.flat(held) * 64).round() / 64
+
+    def entropy_metric(self, theta: Tensor) -> Tensor:
+        """Diagonal of the metric of the entropy on the parameters that the module keeps positive: θ there, 1 elsewhere."""
+        positive = getattr(self.module, "positive", ())
+        return torch.cat([(part if name in positive else torch.ones_like(part)).flatten() for name, part in self.parameters(theta).items()])
+
+    @cached_property
+    def piecewise(self) -> bool:
+        """Whether f is analytic only in pieces (ReLU, top-k): then the rank may differ from piece to piece."""
+        theta, generator = self.generic_point(torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
+        inputs = tuple(x[0] for x in self.samples(1, generator).inputs)
+        with _Watch() as watch, torch.no_grad():
+            self.outputs(theta, inputs)
+        return watch.met
+
+    def samples(self, number: int, generator: torch.Generator, scale: float = 1.0) -> Sample:
+        """Random samples, stacked along a new first axis.
+
+        Args:
+            number: of samples.
+            generator: the source of randomness.
+            scale: of floating-point inputs; samples alternate between a third of it, itself, and three times it.
+        """
+        drawn = self.draw(number * self.batch, generator)
+        factor = scale * 3.0 ** (torch.arange(number, dtype=torch.float64) % 3 - 1)
+        inputs = []
+        for x in drawn:
+            stacked = x.reshape(number, self.batch, *x.shape[1:])
+            inputs.append(stacked.double() * factor.view(-1, *[1] * (stacked.ndim - 1)) if x.is_floating_point() else stacked)
+        cotangents = torch.randn(number, self.output_size, generator=generator, dtype=torch.float64)
+        drifts = torch.randn(number, 1, generator=generator, dtype=torch.float64)
+        return Sample(tuple(inputs), cotangents, drifts)
+
+    @cached_property
+    def output_size(self) -> int:
+        """Number of outputs of one sample."""
+        generator = torch.Generator().manual_seed(0)
+        inputs = tuple(x.double() if x.is_floating_point() else x for x in self.draw(self.batch, generator))
+        with torch.no_grad():
+            return self.outputs(self.generic_point(generator), inputs).numel()
+
+
+class _Watch(TorchDispatchMode):
+    """Notices operations that are analytic only in pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.met |= func.overloadpacket._qualified_op_name.removeprefix("aten::") in PIECEWISE
+        return func(*args, **(kwargs or {}))
+
+
+def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None) -> Model:
+    """The model of a catalogue block, or of any module with example inputs; the module itself is left as it is.
+
+    Inputs of other modules are drawn at random in the shape of the examples: normal numbers, and integers up to the largest
+    one in the example.
+
+    Raises:
+        ConfigurationError: no example inputs and not a block; no trainable parameter; active dropout; outputs that do not
+            depend on the parameters, are not finite, or change from call to call.
+    """
+    what = type(module).__name__
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
+            raise ConfigurationError(f"{what}: the dropout {name or what} is on, its outputs are random; call module.eval() first")
+    if isinstance(module, Block) and example_inputs is None:
+        draw: Draw = module.example
+        batch = 2 if _joins_examples(module) else 1
+    elif not example_inputs:
+        raise ConfigurationError(f"{what} is not a catalogue block; pass example_inputs, a tuple of the tensors that its forward takes")
+    else:
+        draw, batch = _like(example_inputs), len(example_inputs[0])
+    model = Model(deepcopy(module).double(), draw, batch)
+    if not model.size:
+        raise ConfigurationError(f"{what} has no trainable parameter; nothing flows")
+    _check(model, what)
+    return model
+
+
+def _joins_examples(module: nn.Module) -> bool:
+    """Whether outputs of one example depend on the others: batch statistics, a load-balancing loss."""
+    return any(isinstance(part, BatchNormBlock) or getattr(part, "load_balancing", False) for part in module.modules())
+
+
+def _like(examples: tuple[Tensor, ...]) -> Draw:
+    batch = len(examples[0])
+
+    def draw(number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        times = number // batch
+        out = []
+        for x in examples:
+            shape = (times * x.shape[0], *x.shape[1:])
+            if x.is_floating_point():
+                out.append(torch.randn(shape, generator=generator, dtype=torch.float64))
+            else:
+                out.append(torch.randint(int(x.max()) + 1, shape, generator=generator).to(x.dtype))
+        return tuple(out)
+
+    return draw
+
+
+def _check(model: Model, what: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    theta = model.generic_point(generator)
+    inputs = tuple(x[0] for x in model.samples(1, generator).inputs)
+    first, second = (model.outputs(theta, inputs).detach() for _ in range(2))
+    if not torch.equal(first, second):
+        raise ConfigurationError(f"{what} gives other outputs when called again; switch dropout and noise off, as with module.eval()")
+    if not first.isfinite().all():
+        raise ConfigurationError(f"{what} gives NaN or infinity on random inputs; nothing can be counted there")
+    sample = Sample(inputs, torch.randn(first.shape, generator=generator, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    try:
+        moved = model.gradient(theta, sample)
+    except RuntimeError as error:
+        raise ConfigurationError(f"{what}: its outputs have no gradient for its parameters ({str(error).splitlines()[0]})") from error
+    if not moved.any():
+        raise ConfigurationError(f"the outputs of {what} do not depend on its parameters; nothing flows")
+
+
+def exact_laws(module: nn.Module) -> LawSet:
+    """The closed-form laws of a block that hold exactly; none for other modules."""
+    return module.laws().select(exact=True) if isinstance(module, Block) else LawSet()
