@@ -1,0 +1,313 @@
+r"""Polynomials that every vector field of a finite family annihilates: exact null spaces over the rationals.
+
+    ⟨∇h, F⟩ = Σ_i ∂_i h · F_i ≡ 0        for every field F of the family, h a polynomial of degree 1 … k
+
+This is linear in the coefficients of h, so the solutions are a vector space over Q. It is found in three steps.
+
+1. *Grading.* Weights w ∈ Z^n under which every field is homogeneous (w·m − w_i is the same number for all monomials m of all
+   components i of a field) split each solution into solutions: monomials of different weight never meet. The finest grading is a null
+   space over Q; for networks it holds the degree in each hidden unit.
+2. *Null space modulo a prime*, of rows ⟨∇(monomial), F⟩ at random points for random combinations F of the fields. A basis of the
+   integer solutions stays independent modulo p and is in this null space whatever the points: it is never too small.
+3. *Lifting*, by rational reconstruction, and the exact product ⟨∇h, F⟩ of polynomials for every vector of the basis and every field.
+   If all products are zero the null space is not too large either: the list is complete, and neither the prime nor the points
+   have to be trusted. Otherwise another prime joins in by the Chinese remainder theorem.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations, combinations_with_replacement
+from math import comb, gcd, isqrt, lcm
+from typing import Any
+
+import numpy as np
+from flint import fmpq, fmpq_mat, fmpq_mpoly, fmpq_mpoly_ctx, nmod_mat
+from numpy.typing import NDArray
+
+from conserved.errors import ConfigurationError
+
+Exponents = tuple[int, ...]
+Polynomial = Mapping[Exponents, Fraction]
+"""Coefficients by exponents; a coefficient is never zero."""
+
+Field = tuple[Polynomial, ...]
+"""A vector field: one polynomial for each coordinate."""
+
+Integers = NDArray[np.int64]
+
+PRIMES = (2147483647, 2147483629, 2147483587, 2147483579, 2147483563, 2147483549)
+"""Below 2³¹: the product of two residues fits an int64."""
+
+SPARE = 8
+"""Rows beyond the number of columns."""
+
+LARGEST = 6000
+"""Monomials of one weight: the side of the largest matrix."""
+
+MOST = 200_000
+"""Monomials altogether."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fields:
+    """A basis of a space of polynomial vector fields on Q^n.
+
+    Args:
+        size: n, the number of coordinates.
+        basis: the fields.
+
+    Example:
+        A rotation of the plane keeps x² + y²:
+
+        >>> rotation = ({(0, 1): Fraction(-1)}, {(1, 0): Fraction(1)})
+        >>> family = Fields.spanned(2, [rotation])
+        >>> [dict(law) for law in family.first_integrals(2)]
+        [{(2, 0): Fraction(1, 1), (0, 2): Fraction(1, 1)}]
+        >>> family.annihilate({(2, 0): Fraction(1), (0, 2): Fraction(2)})
+        False
+    """
+
+    size: int
+    basis: tuple[Field, ...]
+
+    @staticmethod
+    def spanned(size: int, fields: Iterable[Field]) -> "Fields":
+        """The span over Q of any fields, in reduced echelon form; sparse fields leave more gradings."""
+        rows = [{(i, m): c for i, part in enumerate(field) for m, c in part.items()} for field in fields]
+        keys = sorted({key for row in rows for key in row}, key=lambda key: (key[0], tuple(-e for e in key[1])))
+        out = []
+        for row in _echelon([[row.get(key, Fraction(0)) for key in keys] for row in rows]):
+            parts: list[dict[Exponents, Fraction]] = [{} for _ in range(size)]
+            for (i, m), c in zip(keys, row, strict=True):
+                if c:
+                    parts[i][m] = c
+            out.append(tuple(parts))
+        return Fields(size, tuple(out))
+
+    @cached_property
+    def _ring(self) -> Any:
+        return fmpq_mpoly_ctx.get([f"z{i}" for i in range(self.size)])
+
+    @cached_property
+    def _images(self) -> tuple[tuple[fmpq_mpoly, ...], ...]:
+        return tuple(tuple(self._lift(part) for part in field) for field in self.basis)
+
+    def _lift(self, polynomial: Polynomial) -> fmpq_mpoly:
+        lifted: fmpq_mpoly = self._ring.from_dict({m: fmpq(c.numerator, c.denominator) for m, c in polynomial.items()})
+        return lifted
+
+    def annihilate(self, polynomial: Polynomial) -> bool:
+        """Whether ⟨∇h, F⟩ is the zero polynomial for every field F: exact, and a proof."""
+        h = self._lift(polynomial)
+        gradient = [(i, h.derivative(i)) for i in range(self.size) if any(m[i] for m in polynomial)]
+        return all(sum((part * field[i] for i, part in gradient), self._ring.constant(0)).is_zero() for field in self._images)
+
+    @cached_property
+    def gradings(self) -> Integers:
+        """All weights under which every field is homogeneous, (number, n): a basis over Q with integer entries."""
+        differences = set()
+        for field in self.basis:
+            shifts = [tuple(e - (i == j) for j, e in enumerate(m)) for i, part in enumerate(field) for m in part]
+            differences |= {tuple(a - b for a, b in zip(shift, shifts[0], strict=True)) for shift in shifts[1:]}
+        rows = [[Fraction(e) for e in row] for row in sorted(differences)]
+        weights = _null_space_over_q(rows, self.size)
+        return np.array([_integral(row) for row in weights], dtype=np.int64).reshape(-1, self.size)
+
+    def first_integrals(self, degree: int, seed: int = 0) -> tuple[Polynomial, ...]:
+        """A basis of the polynomials of degree 1 … `degree` that all fields annihilate, sparse and with coprime integer coefficients.
+
+        Raises:
+            ConfigurationError: too many monomials, or coefficients beyond the product of all primes.
+        """
+        if (number := comb(self.size + degree, degree) - 1) > MOST:
+            raise ConfigurationError(f"{self.size} coordinates have {number} monomials up to degree {degree}; lower the degree or the sizes")
+        random = np.random.default_rng(seed)
+        found = [law for columns in self._classes(degree) for law in self._integrals_in(columns, random)]
+        return tuple(sorted(found, key=lambda law: (total_degree(law), len(law), [tuple(-e for e in m) for m in law])))
+
+    def _classes(self, degree: int) -> Iterator[Integers]:
+        """Exponents of the monomials, one matrix (monomials, n) for each weight."""
+        classes: dict[bytes, list[Integers]] = defaultdict(list)
+        for number in range(1, degree + 1):
+            for chosen in combinations_with_replacement(range(self.size), number):
+                exponents = np.bincount(chosen, minlength=self.size).astype(np.int64)
+                classes[(self.gradings @ exponents).tobytes()].append(exponents)
+        largest = max(map(len, classes.values()))
+        if largest > LARGEST:
+            raise ConfigurationError(f"{largest} monomials of one weight up to degree {degree}; lower the degree or the sizes")
+        yield from (np.array(members) for members in classes.values())
+
+    def _integrals_in(self, columns: Integers, random: np.random.Generator) -> list[Polynomial]:
+        lifts: dict[tuple[int, ...], tuple[int, list[list[int]]]] = {}
+        for prime in PRIMES:
+            points, values = self._points(len(columns) + SPARE, prime, random)
+            free, residues = _null_space(_products(columns, points, values, prime), prime)
+            if not free:
+                return []
+            modulus = 1
+            if free in lifts:
+                modulus, before = lifts[free]
+                residues = [[_chinese(a, modulus, b, prime) for a, b in zip(x, y, strict=True)] for x, y in zip(before, residues, strict=True)]
+            modulus *= prime
+            lifts[free] = modulus, residues
+            rows = [[_rational(entry, modulus) for entry in row] for row in residues]
+            if any(None in row for row in rows):
+                continue
+            laws: list[Polynomial] = [_polynomial(columns, row) for row in _sparser([_integral(row) for row in rows])]
+            if all(map(self.annihilate, laws)):
+                return laws
+        raise ConfigurationError(f"coefficients of the laws did not settle modulo {len(PRIMES)} primes; lower the degree")
+
+    def _points(self, number: int, prime: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+        """Random points without zero coordinates modulo p, and a random combination of the fields at each: (number, n) both."""
+        points = random.integers(1, prime, (number, self.size))
+        weights = random.integers(1, prime, (number, len(self.basis)))
+        values = np.zeros_like(points)
+        for f, field in enumerate(self.basis):
+            for i, part in enumerate(field):
+                for m, c in part.items():
+                    term = weights[:, f] * _residue(c, prime) % prime
+                    values[:, i] = (values[:, i] + _monomial(m, points, term, prime)) % prime
+        return points, values
+
+
+def independent(laws: Sequence[Polynomial], size: int, seed: int = 0) -> int:
+    """Rank of the gradients of polynomials at a random point modulo a prime.
+
+    Never more than the generic rank, and less only if the point is a zero modulo p of some minor: probability < 10⁻⁶ for what
+    fits here.
+    """
+    prime = PRIMES[0]
+    point = np.random.default_rng(seed).integers(1, prime, (1, size))
+    rows = np.zeros((len(laws), size), dtype=np.int64)
+    for k, law in enumerate(laws):
+        for m, c in law.items():
+            for i in np.flatnonzero(m):
+                lowered = tuple(e - (j == i) for j, e in enumerate(m))
+                start = np.array([_residue(c * m[i], prime)])
+                rows[k, i] = (rows[k, i] + _monomial(lowered, point, start, prime)[0]) % prime
+    return nmod_mat(len(rows), size, rows.flatten().tolist(), prime).rank() if rows.size else 0
+
+
+def total_degree(polynomial: Polynomial) -> int:
+    """Largest sum of exponents."""
+    return max(map(sum, polynomial), default=0)
+
+
+def rank_over_q(polynomials: Sequence[Polynomial]) -> int:
+    """Dimension of the span of polynomials over Q."""
+    keys = sorted({m for polynomial in polynomials for m in polynomial})
+    return len(_echelon([[polynomial.get(m, Fraction(0)) for m in keys] for polynomial in polynomials]))
+
+
+def _products(columns: Integers, points: Integers, values: Integers, prime: int) -> Integers:
+    """⟨∇z^m, F⟩ = z^m · Σ_i m_i F_i / z_i  for every point and monomial, modulo p."""
+    inverse = np.array([pow(z, -1, prime) for z in points.flatten().tolist()], dtype=np.int64).reshape(points.shape)
+    rates = (values * inverse % prime) @ columns.T % prime
+    start = np.ones(len(points), dtype=np.int64)
+    monomials = np.stack([_monomial(m, points, start, prime) for m in columns.tolist()], axis=1)
+    return monomials * rates % prime
+
+
+def _monomial(exponents: Sequence[int], points: Integers, start: Integers, prime: int) -> Integers:
+    """The product of `start` and z^m at every point, modulo p."""
+    for i, exponent in enumerate(exponents):
+        for _ in range(exponent):
+            start = start * points[:, i] % prime
+    return start
+
+
+def _null_space(matrix: Integers, prime: int) -> tuple[tuple[int, ...], list[list[int]]]:
+    """The free columns and the basis of the null space that is the identity on them."""
+    reduced, rank = nmod_mat(matrix.shape[0], matrix.shape[1], matrix.flatten().tolist(), prime).rref()
+    size = matrix.shape[1]
+    if rank == size:
+        return (), []
+    pivots: list[int] = []
+    for column in range(size):
+        if len(pivots) < rank and int(reduced[len(pivots), column]):
+            pivots.append(column)
+    free = tuple(sorted(set(range(size)) - set(pivots)))
+    basis = []
+    for column in free:
+        row = [0] * size
+        row[column] = 1
+        for i, pivot in enumerate(pivots):
+            row[pivot] = int(-reduced[i, column])
+        basis.append(row)
+    return free, basis
+
+
+def _null_space_over_q(rows: list[list[Fraction]], size: int) -> list[list[Fraction]]:
+    reduced = _echelon(rows)
+    pivots = [next(j for j, c in enumerate(row) if c) for row in reduced]
+    basis = []
+    for column in sorted(set(range(size)) - set(pivots)):
+        vector = [Fraction(int(j == column)) for j in range(size)]
+        for pivot, row in zip(pivots, reduced, strict=True):
+            vector[pivot] = -row[column]
+        basis.append(vector)
+    return basis
+
+
+def _echelon(rows: list[list[Fraction]]) -> list[list[Fraction]]:
+    """The non-zero rows of the reduced echelon form."""
+    if not rows or not rows[0]:
+        return []
+    flat = [fmpq(c.numerator, c.denominator) for row in rows for c in row]
+    reduced, rank = fmpq_mat(len(rows), len(rows[0]), flat).rref()
+    return [[Fraction(int(c.p), int(c.q)) for c in row] for row in reduced.tolist()[:rank]]
+
+
+def _residue(number: Fraction, prime: int) -> int:
+    return number.numerator * pow(number.denominator, -1, prime) % prime
+
+
+def _chinese(a: int, modulus: int, b: int, prime: int) -> int:
+    """The residue modulo the product that is a and b modulo the factors."""
+    return a + modulus * ((b - a) * pow(modulus, -1, prime) % prime)
+
+
+def _rational(residue: int, modulus: int) -> Fraction | None:
+    """The fraction with numerator and denominator below √(modulus/2) and this residue, if there is one."""
+    bound = isqrt(modulus // 2)
+    (r, s), (u, v) = (modulus, residue % modulus), (0, 1)
+    while s > bound:
+        quotient = r // s
+        r, s, u, v = s, r - quotient * s, v, u - quotient * v
+    return Fraction(s, v) if v and abs(v) <= bound and gcd(s, v) == 1 else None
+
+
+def _integral(row: Sequence[Fraction | None]) -> list[int]:
+    """The multiple with coprime integers, the first of them positive."""
+    numbers = [Fraction(0) if c is None else c for c in row]
+    scale = lcm(*(c.denominator for c in numbers))
+    whole = [int(c * scale) for c in numbers]
+    content = gcd(*whole) or 1
+    sign = -1 if next((c for c in whole if c), 1) < 0 else 1
+    return [sign * c // content for c in whole]
+
+
+def _sparser(rows: list[list[int]]) -> list[list[int]]:
+    """A basis of the same span with fewer non-zeros: multiples of one row are subtracted from another while that shortens it."""
+    shorter = True
+    while shorter:
+        shorter = False
+        for i, j in ((i, j) for pair in combinations(range(len(rows)), 2) for i, j in (pair, pair[::-1])):
+            ratios = Counter(Fraction(a, b) for a, b in zip(rows[i], rows[j], strict=True) if a and b)
+            if not ratios:
+                continue
+            (ratio, _), *_ = ratios.most_common(1)
+            tried = [Fraction(a) - ratio * b for a, b in zip(rows[i], rows[j], strict=True)]
+            if sum(map(bool, tried)) < sum(map(bool, rows[i])):
+                rows[i], shorter = _integral(tried), True
+    return rows
+
+
+def _polynomial(columns: Integers, row: Sequence[int]) -> dict[Exponents, Fraction]:
+    """Coefficients by exponents, leading monomial first."""
+    terms = {tuple(m): Fraction(c) for m, c in zip(columns.tolist(), row, strict=True) if c}
+    return dict(sorted(terms.items(), reverse=True))
