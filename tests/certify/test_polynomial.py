@@ -53,9 +53,8 @@ def _symbolic_count(size, fields, degree):
     for monomial in monomials:
         equations = {}
         for k, f in enumerate(fields):
-            moved = sum(
-                sympy.diff(monomial, z[i]) * sympy.prod([v**e for v, e in zip(z, m)]) * sympy.Rational(c) for i, p in enumerate(f) for m, c in p.items()
-            )
+            parts = [sympy.Poly.from_dict({m: sympy.Rational(c) for m, c in part.items()}, *z).as_expr() if part else 0 for part in f]
+            moved = sum(sympy.diff(monomial, v) * part for v, part in zip(z, parts, strict=True))
             for m, c in sympy.Poly(moved, *z).terms():
                 equations[k, m] = c
         columns.append(equations)

@@ -14,19 +14,19 @@ This is linear in the coefficients of h, so the solutions are a vector space ove
    have to be trusted. Otherwise another prime joins in by the Chinese remainder theorem.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement
-from math import comb, gcd, isqrt, lcm
+from itertools import combinations_with_replacement
+from math import comb
 from typing import Any
 
 import numpy as np
-from flint import fmpq, fmpq_mat, fmpq_mpoly, fmpq_mpoly_ctx, nmod_mat
-from numpy.typing import NDArray
+from flint import fmpq, fmpq_mpoly, fmpq_mpoly_ctx, nmod_mat
 
+from conserved.certify.nullspace import Integers, chinese, echelon, integral, null_space, null_space_over_q, rational, residue, sparser
 from conserved.errors import ConfigurationError
 
 Exponents = tuple[int, ...]
@@ -35,8 +35,6 @@ Polynomial = Mapping[Exponents, Fraction]
 
 Field = tuple[Polynomial, ...]
 """A vector field: one polynomial for each coordinate."""
-
-Integers = NDArray[np.int64]
 
 PRIMES = (2147483647, 2147483629, 2147483587, 2147483579, 2147483563, 2147483549)
 """Below 2³¹: the product of two residues fits an int64."""
@@ -79,7 +77,7 @@ class Fields:
         rows = [{(i, m): c for i, part in enumerate(field) for m, c in part.items()} for field in fields]
         keys = sorted({key for row in rows for key in row}, key=lambda key: (key[0], tuple(-e for e in key[1])))
         out = []
-        for row in _echelon([[row.get(key, Fraction(0)) for key in keys] for row in rows]):
+        for row in echelon([[row.get(key, Fraction(0)) for key in keys] for row in rows]):
             parts: list[dict[Exponents, Fraction]] = [{} for _ in range(size)]
             for (i, m), c in zip(keys, row, strict=True):
                 if c:
@@ -113,8 +111,8 @@ class Fields:
             shifts = [tuple(e - (i == j) for j, e in enumerate(m)) for i, part in enumerate(field) for m in part]
             differences |= {tuple(a - b for a, b in zip(shift, shifts[0], strict=True)) for shift in shifts[1:]}
         rows = [[Fraction(e) for e in row] for row in sorted(differences)]
-        weights = _null_space_over_q(rows, self.size)
-        return np.array([_integral(row) for row in weights], dtype=np.int64).reshape(-1, self.size)
+        weights = null_space_over_q(rows, self.size)
+        return np.array([integral(row) for row in weights], dtype=np.int64).reshape(-1, self.size)
 
     def first_integrals(self, degree: int, seed: int = 0) -> tuple[Polynomial, ...]:
         """A basis of the polynomials of degree 1 … `degree` that all fields annihilate, sparse and with coprime integer coefficients.
@@ -144,19 +142,19 @@ class Fields:
         lifts: dict[tuple[int, ...], tuple[int, list[list[int]]]] = {}
         for prime in PRIMES:
             points, values = self._points(len(columns) + SPARE, prime, random)
-            free, residues = _null_space(_products(columns, points, values, prime), prime)
+            free, residues = null_space(_products(columns, points, values, prime), prime)
             if not free:
                 return []
             modulus = 1
             if free in lifts:
                 modulus, before = lifts[free]
-                residues = [[_chinese(a, modulus, b, prime) for a, b in zip(x, y, strict=True)] for x, y in zip(before, residues, strict=True)]
+                residues = [[chinese(a, modulus, b, prime) for a, b in zip(x, y, strict=True)] for x, y in zip(before, residues, strict=True)]
             modulus *= prime
             lifts[free] = modulus, residues
-            rows = [[_rational(entry, modulus) for entry in row] for row in residues]
+            rows = [[rational(entry, modulus) for entry in row] for row in residues]
             if any(None in row for row in rows):
                 continue
-            laws: list[Polynomial] = [_polynomial(columns, row) for row in _sparser([_integral(row) for row in rows])]
+            laws: list[Polynomial] = [_polynomial(columns, row) for row in sparser([integral(row) for row in rows])]
             if all(map(self.annihilate, laws)):
                 return laws
         raise ConfigurationError(f"coefficients of the laws did not settle modulo {len(PRIMES)} primes; lower the degree")
@@ -169,7 +167,7 @@ class Fields:
         for f, field in enumerate(self.basis):
             for i, part in enumerate(field):
                 for m, c in part.items():
-                    term = weights[:, f] * _residue(c, prime) % prime
+                    term = weights[:, f] * residue(c, prime) % prime
                     values[:, i] = (values[:, i] + _monomial(m, points, term, prime)) % prime
         return points, values
 
@@ -187,7 +185,7 @@ def independent(laws: Sequence[Polynomial], size: int, seed: int = 0) -> int:
         for m, c in law.items():
             for i in np.flatnonzero(m):
                 lowered = tuple(e - (j == i) for j, e in enumerate(m))
-                start = np.array([_residue(c * m[i], prime)])
+                start = np.array([residue(c * m[i], prime)])
                 rows[k, i] = (rows[k, i] + _monomial(lowered, point, start, prime)[0]) % prime
     return nmod_mat(len(rows), size, rows.flatten().tolist(), prime).rank() if rows.size else 0
 
@@ -200,7 +198,7 @@ def total_degree(polynomial: Polynomial) -> int:
 def rank_over_q(polynomials: Sequence[Polynomial]) -> int:
     """Dimension of the span of polynomials over Q."""
     keys = sorted({m for polynomial in polynomials for m in polynomial})
-    return len(_echelon([[polynomial.get(m, Fraction(0)) for m in keys] for polynomial in polynomials]))
+    return len(echelon([[polynomial.get(m, Fraction(0)) for m in keys] for polynomial in polynomials]))
 
 
 def _products(columns: Integers, points: Integers, values: Integers, prime: int) -> Integers:
@@ -218,93 +216,6 @@ def _monomial(exponents: Sequence[int], points: Integers, start: Integers, prime
         for _ in range(exponent):
             start = start * points[:, i] % prime
     return start
-
-
-def _null_space(matrix: Integers, prime: int) -> tuple[tuple[int, ...], list[list[int]]]:
-    """The free columns and the basis of the null space that is the identity on them."""
-    reduced, rank = nmod_mat(matrix.shape[0], matrix.shape[1], matrix.flatten().tolist(), prime).rref()
-    size = matrix.shape[1]
-    if rank == size:
-        return (), []
-    pivots: list[int] = []
-    for column in range(size):
-        if len(pivots) < rank and int(reduced[len(pivots), column]):
-            pivots.append(column)
-    free = tuple(sorted(set(range(size)) - set(pivots)))
-    basis = []
-    for column in free:
-        row = [0] * size
-        row[column] = 1
-        for i, pivot in enumerate(pivots):
-            row[pivot] = int(-reduced[i, column])
-        basis.append(row)
-    return free, basis
-
-
-def _null_space_over_q(rows: list[list[Fraction]], size: int) -> list[list[Fraction]]:
-    reduced = _echelon(rows)
-    pivots = [next(j for j, c in enumerate(row) if c) for row in reduced]
-    basis = []
-    for column in sorted(set(range(size)) - set(pivots)):
-        vector = [Fraction(int(j == column)) for j in range(size)]
-        for pivot, row in zip(pivots, reduced, strict=True):
-            vector[pivot] = -row[column]
-        basis.append(vector)
-    return basis
-
-
-def _echelon(rows: list[list[Fraction]]) -> list[list[Fraction]]:
-    """The non-zero rows of the reduced echelon form."""
-    if not rows or not rows[0]:
-        return []
-    flat = [fmpq(c.numerator, c.denominator) for row in rows for c in row]
-    reduced, rank = fmpq_mat(len(rows), len(rows[0]), flat).rref()
-    return [[Fraction(int(c.p), int(c.q)) for c in row] for row in reduced.tolist()[:rank]]
-
-
-def _residue(number: Fraction, prime: int) -> int:
-    return number.numerator * pow(number.denominator, -1, prime) % prime
-
-
-def _chinese(a: int, modulus: int, b: int, prime: int) -> int:
-    """The residue modulo the product that is a and b modulo the factors."""
-    return a + modulus * ((b - a) * pow(modulus, -1, prime) % prime)
-
-
-def _rational(residue: int, modulus: int) -> Fraction | None:
-    """The fraction with numerator and denominator below √(modulus/2) and this residue, if there is one."""
-    bound = isqrt(modulus // 2)
-    (r, s), (u, v) = (modulus, residue % modulus), (0, 1)
-    while s > bound:
-        quotient = r // s
-        r, s, u, v = s, r - quotient * s, v, u - quotient * v
-    return Fraction(s, v) if v and abs(v) <= bound and gcd(s, v) == 1 else None
-
-
-def _integral(row: Sequence[Fraction | None]) -> list[int]:
-    """The multiple with coprime integers, the first of them positive."""
-    numbers = [Fraction(0) if c is None else c for c in row]
-    scale = lcm(*(c.denominator for c in numbers))
-    whole = [int(c * scale) for c in numbers]
-    content = gcd(*whole) or 1
-    sign = -1 if next((c for c in whole if c), 1) < 0 else 1
-    return [sign * c // content for c in whole]
-
-
-def _sparser(rows: list[list[int]]) -> list[list[int]]:
-    """A basis of the same span with fewer non-zeros: multiples of one row are subtracted from another while that shortens it."""
-    shorter = True
-    while shorter:
-        shorter = False
-        for i, j in ((i, j) for pair in combinations(range(len(rows)), 2) for i, j in (pair, pair[::-1])):
-            ratios = Counter(Fraction(a, b) for a, b in zip(rows[i], rows[j], strict=True) if a and b)
-            if not ratios:
-                continue
-            (ratio, _), *_ = ratios.most_common(1)
-            tried = [Fraction(a) - ratio * b for a, b in zip(rows[i], rows[j], strict=True)]
-            if sum(map(bool, tried)) < sum(map(bool, rows[i])):
-                rows[i], shorter = _integral(tried), True
-    return rows
 
 
 def _polynomial(columns: Integers, row: Sequence[int]) -> dict[Exponents, Fraction]:

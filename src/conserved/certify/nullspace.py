@@ -1,0 +1,112 @@
+"""Linear algebra over the rationals, directly and by way of a prime: null spaces, echelon forms, and the way back from residues."""
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import combinations
+from math import gcd, isqrt, lcm
+
+import numpy as np
+from flint import fmpq, fmpq_mat, nmod_mat
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+
+def null_space(matrix: Integers, prime: int) -> tuple[tuple[int, ...], list[list[int]]]:
+    """The free columns and the basis of the null space that is the identity on them."""
+    reduced, rank = nmod_mat(matrix.shape[0], matrix.shape[1], matrix.flatten().tolist(), prime).rref()
+    size = matrix.shape[1]
+    if rank == size:
+        return (), []
+    pivots: list[int] = []
+    for column in range(size):
+        if len(pivots) < rank and int(reduced[len(pivots), column]):
+            pivots.append(column)
+    free = tuple(sorted(set(range(size)) - set(pivots)))
+    basis = []
+    for column in free:
+        row = [0] * size
+        row[column] = 1
+        for i, pivot in enumerate(pivots):
+            row[pivot] = int(-reduced[i, column])
+        basis.append(row)
+    return free, basis
+
+
+def null_space_over_q(rows: list[list[Fraction]], size: int) -> list[list[Fraction]]:
+    """A basis of the vectors of that size that all rows annihilate.
+
+    Example:
+        >>> null_space_over_q([[Fraction(2), Fraction(-3)]], 2)
+        [[Fraction(3, 2), Fraction(1, 1)]]
+    """
+    reduced = echelon(rows)
+    pivots = [next(j for j, c in enumerate(row) if c) for row in reduced]
+    basis = []
+    for column in sorted(set(range(size)) - set(pivots)):
+        vector = [Fraction(int(j == column)) for j in range(size)]
+        for pivot, row in zip(pivots, reduced, strict=True):
+            vector[pivot] = -row[column]
+        basis.append(vector)
+    return basis
+
+
+def echelon(rows: list[list[Fraction]]) -> list[list[Fraction]]:
+    """The non-zero rows of the reduced echelon form."""
+    if not rows or not rows[0]:
+        return []
+    flat = [fmpq(c.numerator, c.denominator) for row in rows for c in row]
+    reduced, rank = fmpq_mat(len(rows), len(rows[0]), flat).rref()
+    return [[Fraction(int(c.p), int(c.q)) for c in row] for row in reduced.tolist()[:rank]]
+
+
+def residue(number: Fraction, prime: int) -> int:
+    """The fraction modulo a prime that does not divide its denominator."""
+    return number.numerator * pow(number.denominator, -1, prime) % prime
+
+
+def chinese(a: int, modulus: int, b: int, prime: int) -> int:
+    """The residue modulo the product that is a and b modulo the factors."""
+    return a + modulus * ((b - a) * pow(modulus, -1, prime) % prime)
+
+
+def rational(number: int, modulus: int) -> Fraction | None:
+    """The fraction with numerator and denominator below √(modulus/2) and this residue, if there is one.
+
+    Example:
+        >>> rational(residue(Fraction(-2, 7), 10007), 10007)
+        Fraction(-2, 7)
+    """
+    bound = isqrt(modulus // 2)
+    (r, s), (u, v) = (modulus, number % modulus), (0, 1)
+    while s > bound:
+        quotient = r // s
+        r, s, u, v = s, r - quotient * s, v, u - quotient * v
+    return Fraction(s, v) if v and abs(v) <= bound and gcd(s, v) == 1 else None
+
+
+def integral(row: Sequence[Fraction | None]) -> list[int]:
+    """The multiple with coprime integers, the first of them positive."""
+    numbers = [Fraction(0) if c is None else c for c in row]
+    scale = lcm(*(c.denominator for c in numbers))
+    whole = [int(c * scale) for c in numbers]
+    content = gcd(*whole) or 1
+    sign = -1 if next((c for c in whole if c), 1) < 0 else 1
+    return [sign * c // content for c in whole]
+
+
+def sparser(rows: list[list[int]]) -> list[list[int]]:
+    """A basis of the same span with fewer non-zeros: multiples of one row are subtracted from another while that shortens it."""
+    shorter = True
+    while shorter:
+        shorter = False
+        for i, j in ((i, j) for pair in combinations(range(len(rows)), 2) for i, j in (pair, pair[::-1])):
+            ratios = Counter(Fraction(a, b) for a, b in zip(rows[i], rows[j], strict=True) if a and b)
+            if not ratios:
+                continue
+            (ratio, _), *_ = ratios.most_common(1)
+            tried = [Fraction(a) - ratio * b for a, b in zip(rows[i], rows[j], strict=True)]
+            if sum(map(bool, tried)) < sum(map(bool, rows[i])):
+                rows[i], shorter = integral(tried), True
+    return rows
