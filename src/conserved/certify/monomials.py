@@ -14,11 +14,10 @@ This is linear in the coefficients of h, so the solutions are a vector space ove
    have to be trusted. Otherwise another prime joins in by the Chinese remainder theorem.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations_with_replacement
 from math import comb
 from typing import Any
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from flint import fmpq, fmpq_mpoly, fmpq_mpoly_ctx, nmod_mat
 
-from conserved.certify.nullspace import Integers, chinese, echelon, integral, null_space, null_space_over_q, rational, residue, sparser
+from conserved.certify.nullspace import Echelon, Integers, chinese, integral, null_space, null_space_over_q, rational, residue, sparser
 from conserved.errors import ConfigurationError
 
 Exponents = tuple[int, ...]
@@ -43,10 +42,10 @@ SPARE = 8
 """Rows beyond the number of columns."""
 
 LARGEST = 6000
-"""Monomials of one weight: the side of the largest matrix."""
+"""Monomials of one weight, at most: the side of a matrix."""
 
 MOST = 200_000
-"""Monomials altogether."""
+"""Monomials altogether, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,16 +73,18 @@ class Fields:
     @staticmethod
     def spanned(size: int, fields: Iterable[Field]) -> "Fields":
         """The span over Q of any fields, in reduced echelon form; sparse fields leave more gradings."""
-        rows = [{(i, m): c for i, part in enumerate(field) for m, c in part.items()} for field in fields]
-        keys = sorted({key for row in rows for key in row}, key=lambda key: (key[0], tuple(-e for e in key[1])))
-        out = []
-        for row in echelon([[row.get(key, Fraction(0)) for key in keys] for row in rows]):
+        return Fields.of(size, Echelon(flat(field) for field in fields))
+
+    @staticmethod
+    def of(size: int, rows: Echelon[tuple[int, Exponents]]) -> "Fields":
+        """The fields whose `flat` forms are these rows."""
+        basis = []
+        for pivot in sorted(rows.rows):
             parts: list[dict[Exponents, Fraction]] = [{} for _ in range(size)]
-            for (i, m), c in zip(keys, row, strict=True):
-                if c:
-                    parts[i][m] = c
-            out.append(tuple(parts))
-        return Fields(size, tuple(out))
+            for (i, m), c in rows.rows[pivot].items():
+                parts[i][m] = c
+            basis.append(tuple(parts))
+        return Fields(size, tuple(basis))
 
     @cached_property
     def _ring(self) -> Any:
@@ -110,7 +111,7 @@ class Fields:
         for field in self.basis:
             shifts = [tuple(e - (i == j) for j, e in enumerate(m)) for i, part in enumerate(field) for m in part]
             differences |= {tuple(a - b for a, b in zip(shift, shifts[0], strict=True)) for shift in shifts[1:]}
-        rows = [[Fraction(e) for e in row] for row in sorted(differences)]
+        rows = [{j: Fraction(e) for j, e in enumerate(row) if e} for row in sorted(differences)]
         weights = null_space_over_q(rows, self.size)
         return np.array([integral(row) for row in weights], dtype=np.int64).reshape(-1, self.size)
 
@@ -122,27 +123,26 @@ class Fields:
         """
         if (number := comb(self.size + degree, degree) - 1) > MOST:
             raise ConfigurationError(f"{self.size} coordinates have {number} monomials up to degree {degree}; lower the degree or the sizes")
-        random = np.random.default_rng(seed)
-        found = [law for columns in self._classes(degree) for law in self._integrals_in(columns, random)]
+        factors, exponents = _monomials(self.size, degree)
+        _, weights = np.unique(exponents @ self.gradings.T, axis=0, return_inverse=True)
+        order = np.argsort(weights.ravel(), kind="stable")
+        classes = np.split(order, np.cumsum(np.bincount(weights.ravel()))[:-1])
+        if (most := max(map(len, classes))) > LARGEST:
+            raise ConfigurationError(f"{most} monomials of one weight up to degree {degree}; lower the degree or the sizes")
+
+        @cache
+        def rows(prime: int) -> tuple[Integers, Integers]:
+            return self._points(most + SPARE, prime, np.random.default_rng((seed, prime)))
+
+        found = [law for chosen in classes for law in self._integrals_among(factors[chosen], exponents[chosen], rows)]
         return tuple(sorted(found, key=lambda law: (total_degree(law), len(law), [tuple(-e for e in m) for m in law])))
 
-    def _classes(self, degree: int) -> Iterator[Integers]:
-        """Exponents of the monomials, one matrix (monomials, n) for each weight."""
-        classes: dict[bytes, list[Integers]] = defaultdict(list)
-        for number in range(1, degree + 1):
-            for chosen in combinations_with_replacement(range(self.size), number):
-                exponents = np.bincount(chosen, minlength=self.size).astype(np.int64)
-                classes[(self.gradings @ exponents).tobytes()].append(exponents)
-        largest = max(map(len, classes.values()))
-        if largest > LARGEST:
-            raise ConfigurationError(f"{largest} monomials of one weight up to degree {degree}; lower the degree or the sizes")
-        yield from (np.array(members) for members in classes.values())
-
-    def _integrals_in(self, columns: Integers, random: np.random.Generator) -> list[Polynomial]:
+    def _integrals_among(self, factors: Integers, exponents: Integers, rows: Callable[[int], tuple[Integers, Integers]]) -> list[Polynomial]:
+        """The laws with monomials of one weight."""
         lifts: dict[tuple[int, ...], tuple[int, list[list[int]]]] = {}
         for prime in PRIMES:
-            points, values = self._points(len(columns) + SPARE, prime, random)
-            free, residues = null_space(_products(columns, points, values, prime), prime)
+            points, rates = (block[: len(factors) + SPARE] for block in rows(prime))
+            free, residues = null_space(_products(factors, points, rates, prime), prime)
             if not free:
                 return []
             modulus = 1
@@ -151,25 +151,35 @@ class Fields:
                 residues = [[chinese(a, modulus, b, prime) for a, b in zip(x, y, strict=True)] for x, y in zip(before, residues, strict=True)]
             modulus *= prime
             lifts[free] = modulus, residues
-            rows = [[rational(entry, modulus) for entry in row] for row in residues]
-            if any(None in row for row in rows):
+            lifted = [[rational(entry, modulus) for entry in row] for row in residues]
+            if any(None in row for row in lifted):
                 continue
-            laws: list[Polynomial] = [_polynomial(columns, row) for row in sparser([integral(row) for row in rows])]
+            laws: list[Polynomial] = [_polynomial(exponents, row) for row in sparser([integral(row) for row in lifted])]
             if all(map(self.annihilate, laws)):
                 return laws
         raise ConfigurationError(f"coefficients of the laws did not settle modulo {len(PRIMES)} primes; lower the degree")
 
     def _points(self, number: int, prime: int, random: np.random.Generator) -> tuple[Integers, Integers]:
-        """Random points without zero coordinates modulo p, and a random combination of the fields at each: (number, n) both."""
-        points = random.integers(1, prime, (number, self.size))
+        """Random points z without zero coordinates, and F_i/z_i for a random combination F of the fields at each, modulo p.
+
+        Both are (number, n + 1): the last coordinate is 1, and does not move.
+        """
+        points = random.integers(1, prime, (number, self.size + 1))
+        points[:, -1] = 1
         weights = random.integers(1, prime, (number, len(self.basis)))
-        values = np.zeros_like(points)
+        rates = np.zeros_like(points)
         for f, field in enumerate(self.basis):
             for i, part in enumerate(field):
                 for m, c in part.items():
-                    term = weights[:, f] * residue(c, prime) % prime
-                    values[:, i] = (values[:, i] + _monomial(m, points, term, prime)) % prime
-        return points, values
+                    term = _monomial(m, points, weights[:, f] * residue(c, prime) % prime, prime)
+                    rates[:, i] = (rates[:, i] + term) % prime
+        inverse = np.array([pow(z, -1, prime) for z in points.ravel().tolist()], dtype=np.int64).reshape(points.shape)
+        return points, rates * inverse % prime
+
+
+def flat(field: Field) -> dict[tuple[int, Exponents], Fraction]:
+    """Coefficients by coordinate and exponents."""
+    return {(i, m): c for i, part in enumerate(field) for m, c in part.items()}
 
 
 def independent(laws: Sequence[Polynomial], size: int, seed: int = 0) -> int:
@@ -195,19 +205,21 @@ def total_degree(polynomial: Polynomial) -> int:
     return max(map(sum, polynomial), default=0)
 
 
-def rank_over_q(polynomials: Sequence[Polynomial]) -> int:
-    """Dimension of the span of polynomials over Q."""
-    keys = sorted({m for polynomial in polynomials for m in polynomial})
-    return len(echelon([[polynomial.get(m, Fraction(0)) for m in keys] for polynomial in polynomials]))
+def _monomials(size: int, degree: int) -> tuple[Integers, Integers]:
+    """All monomials of degree 1 … k: k factors each, `size` standing for 1, and the exponents."""
+    chosen = np.array([*combinations_with_replacement(range(size + 1), degree)][:-1], dtype=np.int64)
+    exponents = np.zeros((len(chosen), size + 1), dtype=np.int64)
+    for column in chosen.T:
+        exponents[np.arange(len(chosen)), column] += 1
+    return chosen, exponents[:, :-1]
 
 
-def _products(columns: Integers, points: Integers, values: Integers, prime: int) -> Integers:
-    """⟨∇z^m, F⟩ = z^m · Σ_i m_i F_i / z_i  for every point and monomial, modulo p."""
-    inverse = np.array([pow(z, -1, prime) for z in points.flatten().tolist()], dtype=np.int64).reshape(points.shape)
-    rates = (values * inverse % prime) @ columns.T % prime
-    start = np.ones(len(points), dtype=np.int64)
-    monomials = np.stack([_monomial(m, points, start, prime) for m in columns.tolist()], axis=1)
-    return monomials * rates % prime
+def _products(factors: Integers, points: Integers, rates: Integers, prime: int) -> Integers:
+    """⟨∇z^m, F⟩ = z^m · Σ_i m_i F_i/z_i for every point and monomial, modulo p."""
+    monomials = np.ones((len(points), len(factors)), dtype=np.int64)
+    for column in factors.T:
+        monomials = monomials * points[:, column] % prime
+    return monomials * (sum(rates[:, column] for column in factors.T) % prime) % prime
 
 
 def _monomial(exponents: Sequence[int], points: Integers, start: Integers, prime: int) -> Integers:

@@ -1,16 +1,74 @@
 """Linear algebra over the rationals, directly and by way of a prime: null spaces, echelon forms, and the way back from residues."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 from math import gcd, isqrt, lcm
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from flint import fmpq, fmpq_mat, nmod_mat
+from flint import nmod_mat
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+
+
+Key = TypeVar("Key", bound=Any)
+Row = Mapping[Key, Fraction]
+"""A sparse vector; no entry is zero."""
+
+
+class Echelon(Generic[Key]):
+    """Rows over the rationals in reduced echelon form, one after another; columns are any keys that can be ordered.
+
+    Attributes:
+        rows: by pivot, which is the smallest key of its row, has entry 1, and occurs in no other row.
+
+    Example:
+        >>> both = Echelon([{"a": Fraction(2), "b": Fraction(4)}, {"a": Fraction(1), "c": Fraction(1)}])
+        >>> {pivot: {key: str(entry) for key, entry in row.items()} for pivot, row in both.rows.items()}
+        {'a': {'a': '1', 'c': '1'}, 'b': {'b': '1', 'c': '-1/2'}}
+    """
+
+    def __init__(self, rows: Iterable[Row[Key]] = ()) -> None:
+        self.rows: dict[Key, dict[Key, Fraction]] = {}
+        for row in rows:
+            self.add(row)
+
+    def __len__(self) -> int:
+        """The rank."""
+        return len(self.rows)
+
+    def rest(self, row: Row[Key]) -> dict[Key, Fraction]:
+        """What the rows leave of a vector; empty if it is in their span."""
+        left = dict(row)
+        for key in [key for key in row if key in self.rows]:
+            _subtract(left, self.rows[key], left[key])
+        return left
+
+    def add(self, row: Row[Key]) -> bool:
+        """Take in one more row; whether the rank grows."""
+        left = self.rest(row)
+        if not left:
+            return False
+        pivot = min(left)
+        scale = left[pivot]
+        new = {key: entry / scale for key, entry in left.items()}
+        for other in self.rows.values():
+            if pivot in other:
+                _subtract(other, new, other[pivot])
+        self.rows[pivot] = new
+        return True
+
+
+def _subtract(row: dict[Key, Fraction], other: Row[Key], factor: Fraction) -> None:
+    for key, entry in other.items():
+        value = row.get(key, 0) - factor * entry
+        if value:
+            row[key] = value
+        else:
+            row.pop(key, None)
 
 
 def null_space(matrix: Integers, prime: int) -> tuple[tuple[int, ...], list[list[int]]]:
@@ -34,31 +92,23 @@ def null_space(matrix: Integers, prime: int) -> tuple[tuple[int, ...], list[list
     return free, basis
 
 
-def null_space_over_q(rows: list[list[Fraction]], size: int) -> list[list[Fraction]]:
+def null_space_over_q(rows: Iterable[Row[int]], size: int) -> list[list[Fraction]]:
     """A basis of the vectors of that size that all rows annihilate.
 
     Example:
-        >>> null_space_over_q([[Fraction(2), Fraction(-3)]], 2)
+        >>> null_space_over_q([{0: Fraction(2), 1: Fraction(-3)}], 2)
         [[Fraction(3, 2), Fraction(1, 1)]]
     """
-    reduced = echelon(rows)
-    pivots = [next(j for j, c in enumerate(row) if c) for row in reduced]
+    reduced = Echelon(rows)
     basis = []
-    for column in sorted(set(range(size)) - set(pivots)):
+    for column in range(size):
+        if column in reduced.rows:
+            continue
         vector = [Fraction(int(j == column)) for j in range(size)]
-        for pivot, row in zip(pivots, reduced, strict=True):
-            vector[pivot] = -row[column]
+        for pivot, row in reduced.rows.items():
+            vector[pivot] = -row.get(column, Fraction(0))
         basis.append(vector)
     return basis
-
-
-def echelon(rows: list[list[Fraction]]) -> list[list[Fraction]]:
-    """The non-zero rows of the reduced echelon form."""
-    if not rows or not rows[0]:
-        return []
-    flat = [fmpq(c.numerator, c.denominator) for row in rows for c in row]
-    reduced, rank = fmpq_mat(len(rows), len(rows[0]), flat).rref()
-    return [[Fraction(int(c.p), int(c.q)) for c in row] for row in reduced.tolist()[:rank]]
 
 
 def residue(number: Fraction, prime: int) -> int:
