@@ -10,7 +10,7 @@ are a null space over Q, and so are those of the squared norms of whole paramete
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations_with_replacement, product
+from itertools import product
 from typing import Any
 
 import torch
@@ -37,14 +37,14 @@ def components(law: Law, shapes: Shapes) -> list[Polynomial]:
     places = _places(shapes)
     size = sum(place.numel() for place in places.values())
     legs = [(Fraction(term.coefficient), Fraction(term.offset), _leg(law, term, places[term.parameter])) for term in law.terms]
-    out = []
+    out: list[Polynomial] = []
     for position in product(*map(range, law.kept_sizes)):
         partners = range(position[-1], law.kept_sizes[-1]) if law.symmetry.is_matrix else position[-1:] or (0,)
         for other in partners:
             total: dict[Exponents, Fraction] = {}
             for coefficient, offset, leg in legs:
                 first = leg[position].tolist()
-                second = leg[(*position[:-1], other)].tolist() if law.kept else first
+                second = leg[*position[:-1], other].tolist() if law.kept else first
                 for p, q in zip(first, second, strict=True):
                     if law.symmetry.degree == 1:
                         _add(total, _exponents(size, p), coefficient)
@@ -64,12 +64,15 @@ def spans(first: Sequence[Polynomial], second: Sequence[Polynomial]) -> bool:
 
 def gram_laws(conserved: Sequence[Polynomial], shapes: Shapes) -> LawSet:
     """The quadratic laws whose components all lie in the span of conserved polynomials; each brings components that none before it has."""
-    chosen: list[Law] = []
     have: Echelon[Exponents] = Echelon()
-    for law in _candidates(Echelon(conserved), shapes):
-        if any([have.add(part) for part in components(law, shapes)]):
-            chosen.append(law)
-    return LawSet.of(chosen)
+
+    def brings_some(law: Law) -> bool:
+        before = len(have)
+        for part in components(law, shapes):
+            have.add(part)
+        return len(have) > before
+
+    return LawSet.of(law for law in _candidates(Echelon(conserved), shapes) if brings_some(law))
 
 
 def _candidates(conserved: Echelon[Exponents], shapes: Shapes) -> Iterator[Law]:

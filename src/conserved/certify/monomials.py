@@ -4,9 +4,9 @@ r"""Polynomials that every vector field of a finite family annihilates: exact nu
 
 This is linear in the coefficients of h, so the solutions are a vector space over Q. It is found in three steps.
 
-1. *Grading.* Weights w ∈ Z^n under which every field is homogeneous (w·m − w_i is the same number for all monomials m of all
-   components i of a field) split each solution into solutions: monomials of different weight never meet. The finest grading is a null
-   space over Q; for networks it holds the degree in each hidden unit.
+1. *Grading.* The products ⟨∇z^m, F⟩ of one field have monomials in m + s + Λ only, with one s for the field and the lattice Λ spanned
+   by the differences of its own exponents. So monomials of different classes of Z^n/Λ never meet, and every solution splits into
+   solutions of one class each: for networks, of one degree (or one parity) in each hidden unit.
 2. *Null space modulo a prime*, of rows ⟨∇(monomial), F⟩ at random points for random combinations F of the fields. A basis of the
    integer solutions stays independent modulo p and is in this null space whatever the points: it is never too small.
 3. *Lifting*, by rational reconstruction, and the exact product ⟨∇h, F⟩ of polynomials for every vector of the basis and every field.
@@ -14,18 +14,19 @@ This is linear in the coefficients of h, so the solutions are a vector space ove
    have to be trusted. Otherwise another prime joins in by the Chinese remainder theorem.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from math import comb
 from typing import Any
 
 import numpy as np
-from flint import fmpq, fmpq_mpoly, fmpq_mpoly_ctx, nmod_mat
+from flint import fmpq, fmpq_mpoly, fmpq_mpoly_ctx, fmpz_mat, nmod_mat
 
-from conserved.certify.nullspace import Echelon, Integers, chinese, integral, null_space, null_space_over_q, rational, residue, sparser
+from conserved.certify.nullspace import Echelon, Integers, chinese, integral, null_space, rational, residue, sparser
 from conserved.errors import ConfigurationError
 
 Exponents = tuple[int, ...]
@@ -42,7 +43,7 @@ SPARE = 8
 """Rows beyond the number of columns."""
 
 LARGEST = 6000
-"""Monomials of one weight, at most: the side of a matrix."""
+"""Monomials of one class, at most: the side of a matrix."""
 
 MOST = 200_000
 """Monomials altogether, at most."""
@@ -72,7 +73,7 @@ class Fields:
 
     @staticmethod
     def spanned(size: int, fields: Iterable[Field]) -> "Fields":
-        """The span over Q of any fields, in reduced echelon form; sparse fields leave more gradings."""
+        """The span over Q of any fields, in reduced echelon form; sparse fields leave more classes."""
         return Fields.of(size, Echelon(flat(field) for field in fields))
 
     @staticmethod
@@ -105,15 +106,24 @@ class Fields:
         return all(sum((part * field[i] for i, part in gradient), self._ring.constant(0)).is_zero() for field in self._images)
 
     @cached_property
-    def gradings(self) -> Integers:
-        """All weights under which every field is homogeneous, (number, n): a basis over Q with integer entries."""
+    def lattice(self) -> Integers:
+        """The differences of m − e_i over all monomials m of components i of one field, (rank, n): a Hermite normal form."""
         differences = set()
         for field in self.basis:
             shifts = [tuple(e - (i == j) for j, e in enumerate(m)) for i, part in enumerate(field) for m in part]
             differences |= {tuple(a - b for a, b in zip(shift, shifts[0], strict=True)) for shift in shifts[1:]}
-        rows = [{j: Fraction(e) for j, e in enumerate(row) if e} for row in sorted(differences)]
-        weights = null_space_over_q(rows, self.size)
-        return np.array([integral(row) for row in weights], dtype=np.int64).reshape(-1, self.size)
+        if not differences:
+            return np.zeros((0, self.size), dtype=np.int64)
+        form = fmpz_mat([list(row) for row in sorted(differences)]).hnf()
+        return np.array([row for row in form.tolist() if any(row)], dtype=object).astype(np.int64).reshape(-1, self.size)
+
+    def degrees(self, exponents: Integers) -> Integers:
+        """Representatives of exponents modulo the lattice, equal exactly for exponents of one class: (number, n) both."""
+        out = exponents.copy()
+        for row in self.lattice:
+            pivot = int(np.flatnonzero(row)[0])
+            out -= (out[:, pivot] // row[pivot])[:, None] * row
+        return out
 
     def first_integrals(self, degree: int, seed: int = 0) -> tuple[Polynomial, ...]:
         """A basis of the polynomials of degree 1 … `degree` that all fields annihilate, sparse and with coprime integer coefficients.
@@ -124,11 +134,11 @@ class Fields:
         if (number := comb(self.size + degree, degree) - 1) > MOST:
             raise ConfigurationError(f"{self.size} coordinates have {number} monomials up to degree {degree}; lower the degree or the sizes")
         factors, exponents = _monomials(self.size, degree)
-        _, weights = np.unique(exponents @ self.gradings.T, axis=0, return_inverse=True)
-        order = np.argsort(weights.ravel(), kind="stable")
-        classes = np.split(order, np.cumsum(np.bincount(weights.ravel()))[:-1])
+        _, labels = np.unique(self.degrees(exponents), axis=0, return_inverse=True)
+        labels = labels.ravel()
+        classes = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
         if (most := max(map(len, classes))) > LARGEST:
-            raise ConfigurationError(f"{most} monomials of one weight up to degree {degree}; lower the degree or the sizes")
+            raise ConfigurationError(f"{most} monomials of one class up to degree {degree}; lower the degree or the sizes")
 
         @cache
         def rows(prime: int) -> tuple[Integers, Integers]:
@@ -138,7 +148,7 @@ class Fields:
         return tuple(sorted(found, key=lambda law: (total_degree(law), len(law), [tuple(-e for e in m) for m in law])))
 
     def _integrals_among(self, factors: Integers, exponents: Integers, rows: Callable[[int], tuple[Integers, Integers]]) -> list[Polynomial]:
-        """The laws with monomials of one weight."""
+        """The laws with monomials of one class."""
         lifts: dict[tuple[int, ...], tuple[int, list[list[int]]]] = {}
         for prime in PRIMES:
             points, rates = (block[: len(factors) + SPARE] for block in rows(prime))
@@ -151,8 +161,8 @@ class Fields:
                 residues = [[chinese(a, modulus, b, prime) for a, b in zip(x, y, strict=True)] for x, y in zip(before, residues, strict=True)]
             modulus *= prime
             lifts[free] = modulus, residues
-            lifted = [[rational(entry, modulus) for entry in row] for row in residues]
-            if any(None in row for row in lifted):
+            lifted = [[c for entry in row if (c := rational(entry, modulus)) is not None] for row in residues]
+            if any(len(row) < len(exponents) for row in lifted):
                 continue
             laws: list[Polynomial] = [_polynomial(exponents, row) for row in sparser([integral(row) for row in lifted])]
             if all(map(self.annihilate, laws)):
@@ -200,6 +210,40 @@ def independent(laws: Sequence[Polynomial], size: int, seed: int = 0) -> int:
     return nmod_mat(len(rows), size, rows.flatten().tolist(), prime).rank() if rows.size else 0
 
 
+def generators(polynomials: Sequence[Polynomial], degree: int) -> tuple[Polynomial, ...]:
+    """Polynomials, the first of them by degree, of which all others are sums of products of degree ≤ k.
+
+    Example:
+        >>> x, y = {(1, 0): Fraction(1)}, {(0, 1): Fraction(1)}
+        >>> mixed = {(1, 1): Fraction(2), (1, 0): Fraction(-1)}
+        >>> generators([x, y, mixed], degree=2) == (x, y)
+        True
+    """
+    algebra: Echelon[Exponents] = Echelon()
+    products: list[Polynomial] = []
+    found: list[Polynomial] = []
+    for polynomial in sorted(polynomials, key=total_degree):
+        if not algebra.rest(polynomial):
+            continue
+        found.append(polynomial)
+        powers: list[Polynomial] = [polynomial]
+        while total_degree(powers[-1]) + total_degree(polynomial) <= degree:
+            powers.append(times(powers[-1], polynomial))
+        mixed = [times(a, b) for a in powers for b in products if total_degree(a) + total_degree(b) <= degree]
+        products += [*powers, *mixed]
+        for element in (*powers, *mixed):
+            algebra.add(element)
+    return tuple(found)
+
+
+def times(first: Polynomial, second: Polynomial) -> Polynomial:
+    """The product of two polynomials."""
+    out: dict[Exponents, Fraction] = defaultdict(Fraction)
+    for (a, c), (b, d) in product(first.items(), second.items()):
+        out[tuple(map(sum, zip(a, b, strict=True)))] += c * d
+    return {m: c for m, c in out.items() if c}
+
+
 def total_degree(polynomial: Polynomial) -> int:
     """Largest sum of exponents."""
     return max(map(sum, polynomial), default=0)
@@ -230,7 +274,8 @@ def _monomial(exponents: Sequence[int], points: Integers, start: Integers, prime
     return start
 
 
-def _polynomial(columns: Integers, row: Sequence[int]) -> dict[Exponents, Fraction]:
-    """Coefficients by exponents, leading monomial first."""
-    terms = {tuple(m): Fraction(c) for m, c in zip(columns.tolist(), row, strict=True) if c}
-    return dict(sorted(terms.items(), reverse=True))
+def _polynomial(exponents: Integers, row: Mapping[int, int]) -> dict[Exponents, Fraction]:
+    """Coefficients by exponents, leading monomial first and positive."""
+    terms = sorted(((tuple(exponents[k].tolist()), c) for k, c in row.items()), reverse=True)
+    sign = -1 if terms[0][1] < 0 else 1
+    return {m: Fraction(sign * c) for m, c in terms}

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations
+from itertools import permutations
 from math import gcd, isqrt, lcm
 from typing import Any, Generic, TypeVar
 
@@ -27,8 +27,8 @@ class Echelon(Generic[Key]):
 
     Example:
         >>> both = Echelon([{"a": Fraction(2), "b": Fraction(4)}, {"a": Fraction(1), "c": Fraction(1)}])
-        >>> {pivot: {key: str(entry) for key, entry in row.items()} for pivot, row in both.rows.items()}
-        {'a': {'a': '1', 'c': '1'}, 'b': {'b': '1', 'c': '-1/2'}}
+        >>> [[f"{entry} {key}" for key, entry in sorted(row.items())] for row in both.rows.values()]
+        [['1 a', '1 c'], ['1 b', '-1/2 c']]
     """
 
     def __init__(self, rows: Iterable[Row[Key]] = ()) -> None:
@@ -136,27 +136,40 @@ def rational(number: int, modulus: int) -> Fraction | None:
     return Fraction(s, v) if v and abs(v) <= bound and gcd(s, v) == 1 else None
 
 
-def integral(row: Sequence[Fraction | None]) -> list[int]:
+def integral(row: Sequence[Fraction]) -> list[int]:
     """The multiple with coprime integers, the first of them positive."""
-    numbers = [Fraction(0) if c is None else c for c in row]
-    scale = lcm(*(c.denominator for c in numbers))
-    whole = [int(c * scale) for c in numbers]
+    scale = lcm(*(c.denominator for c in row))
+    whole = [int(c * scale) for c in row]
     content = gcd(*whole) or 1
     sign = -1 if next((c for c in whole if c), 1) < 0 else 1
     return [sign * c // content for c in whole]
 
 
-def sparser(rows: list[list[int]]) -> list[list[int]]:
-    """A basis of the same span with fewer non-zeros: multiples of one row are subtracted from another while that shortens it."""
+def sparser(rows: Sequence[Sequence[int]]) -> list[dict[int, int]]:
+    """A basis of the same span with fewer non-zeros, as entries by column.
+
+    Multiples of one row are subtracted from another while that shortens it.
+
+    Example:
+        >>> sparser([[1, 1, 1, 1], [0, 2, 2, 2]])
+        [{0: 1}, {1: 1, 2: 1, 3: 1}]
+    """
+    sparse = [_primitive({j: c for j, c in enumerate(row) if c}) for row in rows]
     shorter = True
     while shorter:
         shorter = False
-        for i, j in ((i, j) for pair in combinations(range(len(rows)), 2) for i, j in (pair, pair[::-1])):
-            ratios = Counter(Fraction(a, b) for a, b in zip(rows[i], rows[j], strict=True) if a and b)
+        for i, j in permutations(range(len(sparse)), 2):
+            row, other = sparse[i], sparse[j]
+            ratios = Counter(Fraction(row[k], other[k]) for k in row.keys() & other.keys())
             if not ratios:
                 continue
-            (ratio, _), *_ = ratios.most_common(1)
-            tried = [Fraction(a) - ratio * b for a, b in zip(rows[i], rows[j], strict=True)]
-            if sum(map(bool, tried)) < sum(map(bool, rows[i])):
-                rows[i], shorter = integral(tried), True
-    return rows
+            ratio, cancelled = max(ratios.items(), key=lambda item: (item[1], item[0]))
+            if cancelled > len(other.keys() - row.keys()):
+                combined = {k: ratio.denominator * row.get(k, 0) - ratio.numerator * other.get(k, 0) for k in row.keys() | other.keys()}
+                sparse[i], shorter = _primitive({k: c for k, c in sorted(combined.items()) if c}), True
+    return sparse
+
+
+def _primitive(row: dict[int, int]) -> dict[int, int]:
+    """The multiple with coprime entries, the first of them positive."""
+    return dict(zip(row, integral([Fraction(c) for c in row.values()]), strict=True))

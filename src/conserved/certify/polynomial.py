@@ -29,7 +29,7 @@ from conserved.catalog import Block
 from conserved.certify.flows import Flow
 from conserved.certify.gram import components, gram_laws, spans
 from conserved.certify.model import Model, exact_laws, model_of
-from conserved.certify.monomials import Exponents, Polynomial, independent, total_degree
+from conserved.certify.monomials import Exponents, Polynomial, generators, independent, total_degree
 from conserved.certify.polynomial_fields import entry_names, flow_fields, force_fields
 from conserved.errors import ConfigurationError
 from conserved.law import LawSet
@@ -43,7 +43,7 @@ class PolynomialLaw:
 
     Attributes:
         coefficients: by exponents of the variables; coprime integers, the leading one positive.
-        variables: names such as "U[0,1]"; "U′[0,1]" is its velocity, "E" is e^{γt}.
+        variables: names such as "U[0,1]"; "U′[0,1]" is its velocity, "exp(γt)" a coordinate too.
 
     Example:
         >>> PolynomialLaw({(2, 0): Fraction(1), (1, 1): Fraction(-3)}, ("u", "v")).formula
@@ -87,10 +87,10 @@ class PolynomialLaws:
         flow: the flow.
         degree: k, the largest degree that was looked for.
         laws: a basis over Q of the conserved polynomials without constant term, products of laws included.
+        generators: those of the basis of which all others are sums of products, up to the degree.
         independent: functionally independent ones among them.
         variables: coordinates of the state space.
         pieces: on how many pieces fields were taken; 1 if the module is one polynomial.
-        proof: what every law rests on: "identity" (a polynomial identity in all θ, x, c) or "identity on n pieces".
         matches: the catalogue's laws, if their components span the same space as all laws of degree ≤ 2; otherwise None.
         quadratic: laws of degree 2 as Gram matrices, where they have that form; for the gradient flow.
         unmoved: coordinates that no field moves and no field depends on; every function of them is constant, and none is listed.
@@ -99,25 +99,30 @@ class PolynomialLaws:
     block: str
     flow: str
     degree: int
-    laws: tuple[PolynomialLaw, ...]
+    laws: tuple[PolynomialLaw, ...] = field(repr=False)
+    generators: tuple[PolynomialLaw, ...]
     independent: int
     variables: tuple[str, ...] = field(repr=False)
     pieces: int
-    proof: str
     matches: LawSet | None = field(default=None, repr=False)
     quadratic: LawSet = field(default_factory=LawSet, repr=False)
     unmoved: tuple[str, ...] = ()
+
+    @property
+    def proof(self) -> str:
+        """What every law rests on: a polynomial identity in all θ, x and c, or one on each of the pieces met."""
+        return "identity" if self.pieces == 1 else f"identity on {self.pieces} pieces"
 
     def __len__(self) -> int:
         """Dimension of the space of conserved polynomials."""
         return len(self.laws)
 
     def __str__(self) -> str:
-        """A headline, then one line for each law."""
+        """A headline, then one line for each generator."""
         head = (
             f"{self.block}: {len(self)} conserved polynomials of degree ≤ {self.degree} of the {self.flow} flow, {self.independent} independent ({self.proof})"
         )
-        return "\n".join([head, *(law.formula for law in self.laws)])
+        return "\n".join([head, *(law.formula for law in self.generators)])
 
 
 def polynomial_laws(
@@ -166,11 +171,11 @@ def polynomial_laws(
     forces, pieces = force_fields(model, seed)
     fields, moving, variables = flow_fields(flowing, forces, Fraction(damping))
     found = fields.first_integrals(degree, seed)
-    proof = "identity" if pieces == 1 else f"identity on {pieces} pieces"
     unmoved = tuple(entry for i, entry in enumerate(entry_names(model)) if i not in moving)
     matches, quadratic = _as_laws(model, moving, found) if flow == "gradient" else (None, LawSet())
-    laws = tuple(PolynomialLaw(law, variables) for law in found)
-    return PolynomialLaws(name, flow, degree, laws, independent(found, fields.size, seed), variables, pieces, proof, matches, quadratic, unmoved)
+    laws, generating = (tuple(PolynomialLaw(law, variables) for law in chosen) for chosen in (found, generators(found, degree)))
+    count = independent(found, fields.size, seed)
+    return PolynomialLaws(name, flow, degree, laws, generating, count, variables, pieces, matches, quadratic, unmoved)
 
 
 def _as_laws(model: Model, moving: Sequence[int], found: Sequence[Polynomial]) -> tuple[LawSet | None, LawSet]:

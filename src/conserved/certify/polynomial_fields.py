@@ -21,13 +21,15 @@ from conserved.certify.model import Model, Sample
 from conserved.certify.monomials import Exponents, Field, Fields, Polynomial, flat
 from conserved.certify.nullspace import Echelon
 from conserved.certify.scalars import Polynomials
-from conserved.errors import ConfigurationError
+
+PATIENCE = 24
+"""A module in pieces is taken at random points until this many in a row bring no new field."""
 
 
 class Pieces(Polynomials):
-    """SCRATCH"""
+    """Polynomials on the piece around a rational point: comparisons are decided there."""
 
-    def __init__(self, names, point):
+    def __init__(self, names: list[str], point: list[Fraction]) -> None:
         super().__init__(names)
         self.point = [fmpq(v.numerator, v.denominator) for v in point]
         self.variables = self.ring.gens()
@@ -37,10 +39,6 @@ class Pieces(Polynomials):
 
     def polynomial(self, x):
         return x
-
-
-PATIENCE = 24
-"""A module in pieces is taken at random points until this many in a row bring no new field."""
 
 
 def force_fields(model: Model, seed: int) -> tuple[Fields, int]:
@@ -117,7 +115,7 @@ def flow_fields(flow: Flow, forces: Fields, damping: Fraction) -> tuple[Fields, 
     """
     entries = entry_names(flow.model)
     moving = tuple(i for i in range(forces.size) if any(field[i] for field in forces.basis))
-    fields = [tuple({tuple(m[j] for j in moving): c for m, c in field[i].items()} for i in moving) for field in forces.basis]
+    fields: list[Field] = [tuple({tuple(m[j] for j in moving): c for m, c in field[i].items()} for i in moving) for field in forces.basis]
     names = tuple(entries[i] for i in moving)
     if flow.kind == "mirror":
         weighted = _positive(flow.model)
@@ -125,9 +123,10 @@ def flow_fields(flow: Flow, forces: Fields, damping: Fraction) -> tuple[Fields, 
     if not flow.has_velocity:
         return Fields.spanned(len(moving), fields), moving, names
     size = len(moving)
-    pushes = [tuple({} for _ in range(size + 1)) + tuple({(0, *m, *[0] * size): c for m, c in part.items()} for part in field) for field in fields]
+    still: Field = tuple({} for _ in range(size + 1))
+    pushes = [(*still, *({(0, *m, *[0] * size): c for m, c in part.items()} for part in field)) for field in fields]
     fields = [_drift(size, flow.kind, damping), *pushes]
-    time = "E" if flow.kind == "momentum" and damping else "t"
+    time = "exp(γt)" if flow.kind == "momentum" and damping else "t"
     return Fields.spanned(2 * size + 1, fields), moving, (time, *names, *(_velocity(name) for name in names))
 
 
