@@ -23,7 +23,7 @@ from conserved.catalog import (
 from conserved.certify import certify
 from conserved.certify.gram import components, gram_laws, spans
 from conserved.certify.model import model_of
-from conserved.certify.monomials import Fields, generators, independent, times, total_degree
+from conserved.certify.monomials import PRIMES, Fields, generators, independent, times, total_degree
 from conserved.certify.polynomial import PolynomialLaw, polynomial_laws
 from conserved.certify.polynomial_fields import entry_names
 from conserved.errors import ConfigurationError
@@ -49,6 +49,7 @@ HAND = {
     "hyperbola": (2, [field(2, {0: {(1, 0): 1}, 1: {(0, 1): -1}})], 2, 1, {(1, 1): 1}),
     "ellipse with fractions": (2, [field(2, {0: {(0, 1): Fraction(-2, 3)}, 1: {(1, 0): Fraction(5, 7)}})], 2, 1, {(2, 0): 15, (0, 2): 14}),
     "large coefficients": (2, [field(2, {0: {(0, 1): -123456789}, 1: {(1, 0): 987654323}})], 2, 1, {(2, 0): 987654323, (0, 2): 123456789}),
+    "the first prime divides": (2, [field(2, {0: {(0, 1): -PRIMES[0]}, 1: {(1, 0): 1}})], 2, 1, {(2, 0): 1, (0, 2): PRIMES[0]}),
     "not homogeneous": (2, [field(2, {0: {(0, 0): 1}, 1: {(1, 0): 1, (0, 0): 3}})], 2, 1, {(2, 0): 1, (1, 0): 6, (0, 1): -2}),
     "rotations of space": (3, [field(3, {a: {unit(3, b): -1}, b: {unit(3, a): 1}}) for a, b in combinations(range(3), 2)], 4, 2, None),
     "one rotation of space": (3, [field(3, {0: {(0, 1, 0): -1}, 1: {(1, 0, 0): 1}})], 2, 3, {(0, 0, 1): 1}),
@@ -126,6 +127,11 @@ def test_classes_are_the_finest():
     assert _classes(Fields.spanned(2, HAND["hyperbola"][1]), monomials) == 15  # every monomial alone
     assert _classes(Fields.spanned(2, HAND["rotation"][1]), monomials) == len({(a + b, a % 2) for a, b in monomials}) == 11
     assert _classes(Fields.spanned(2, HAND["not homogeneous"][1]), monomials) == 1
+
+
+def test_coefficients_beyond_all_primes_are_refused():
+    with pytest.raises(ConfigurationError, match="did not settle"):
+        Fields.spanned(2, [field(2, {0: {(0, 1): -(10**40) - 1}, 1: {(1, 0): 10**40}})]).first_integrals(2)
 
 
 def test_too_many_monomials_are_refused():

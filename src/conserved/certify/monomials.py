@@ -78,12 +78,13 @@ class Fields:
 
     @staticmethod
     def of(size: int, rows: Echelon[tuple[int, Exponents]]) -> "Fields":
-        """The fields whose `flat` forms are these rows."""
+        """The fields whose `flat` forms are multiples of these rows, with coprime integers: residues exist modulo every prime."""
         basis = []
         for pivot in sorted(rows.rows):
             parts: list[dict[Exponents, Fraction]] = [{} for _ in range(size)]
-            for (i, m), c in rows.rows[pivot].items():
-                parts[i][m] = c
+            row = rows.rows[pivot]
+            for (i, m), c in zip(row, integral([*row.values()]), strict=True):
+                parts[i][m] = Fraction(c)
             basis.append(tuple(parts))
         return Fields(size, tuple(basis))
 
