@@ -154,14 +154,14 @@ def polynomial_laws(
 
     Example:
         >>> from conserved.catalog import LinearNetwork
-        >>> found = polynomial_laws(LinearNetwork((1, 2, 1)))
+        >>> found = polynomial_laws(LinearNetwork((2, 2, 1)))
         >>> print(found)
         LinearNetwork: 3 conserved polynomials of degree ≤ 2 of the gradient flow, 3 independent (identity)
-        weights.0[0,0]² − weights.1[0,0]²
-        weights.0[0,0]·weights.0[1,0] − weights.1[0,0]·weights.1[0,1]
-        weights.0[1,0]² − weights.1[0,1]²
-        >>> found.quadratic[0].formula
-        'weights.0[i,:]·weights.0[j,:] − weights.1[:,i]·weights.1[:,j]'
+        weights.0[0,0]² + weights.0[0,1]² − weights.1[0,0]²
+        weights.0[0,0]·weights.0[1,0] + weights.0[0,1]·weights.0[1,1] − weights.1[0,0]·weights.1[0,1]
+        weights.0[1,0]² + weights.0[1,1]² − weights.1[0,1]²
+        >>> found.quadratic[0].formula, found.matches[0].formula
+        ('weights.0[i,:]·weights.0[j,:] − weights.1[:,i]·weights.1[:,j]', 'weights.0[i,:]·weights.0[j,:] − weights.1[:,i]·weights.1[:,j]')
     """
     name = type(module).__name__
     if degree < 1:

@@ -6,12 +6,13 @@ A function is annihilated by g for all x and c exactly if the fields g_m annihil
 """
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
+from typing import Any, ClassVar
 
-import numpy as np
+import flint
 import torch
-from flint import fmpq
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -20,25 +21,40 @@ from conserved.certify.interpret import interpret, trace
 from conserved.certify.model import Model, Sample
 from conserved.certify.monomials import Exponents, Field, Fields, Polynomial, flat
 from conserved.certify.nullspace import Echelon
-from conserved.certify.scalars import Polynomials
+from conserved.certify.scalars import MINUS_INFINITY, Polynomials, Rational, UnsupportedOperation
+from conserved.errors import ConfigurationError
 
 PATIENCE = 24
 """A module in pieces is taken at random points until this many in a row bring no new field."""
 
 
+@dataclass(frozen=True)
 class Pieces(Polynomials):
-    """Polynomials on the piece around a rational point: comparisons are decided there."""
+    """Polynomials that are compared by their values at a rational point: so on the whole piece around it.
 
-    def __init__(self, names: list[str], point: list[Fraction]) -> None:
-        super().__init__(names)
-        self.point = [fmpq(v.numerator, v.denominator) for v in point]
-        self.variables = self.ring.gens()
+    Args:
+        names: of the variables.
+        point: their values.
+        decisions: is filled with the outcomes of all comparisons.
 
-    def positive(self, x):
-        return x(*self.point) > 0
+    Example:
+        >>> here = Pieces(("x", "y"), (flint.fmpq(1, 2), flint.fmpq(-3)))
+        >>> here.greater(here.variables, here.scalar(0)).tolist(), here.decisions
+        ([True, False], [True, False])
+    """
 
-    def polynomial(self, x):
-        return x
+    ordered: ClassVar[bool] = True
+    point: tuple[flint.fmpq, ...] = ()
+    decisions: list[bool] = field(default_factory=list, compare=False)
+
+    def _exceeds(self, a: Any, b: Any) -> bool:
+        if MINUS_INFINITY in (a, b):
+            return b is MINUS_INFINITY and a is not b
+        difference = (a - b)(*self.point)
+        if difference == 0 and a != b:
+            raise UnsupportedOperation("the point lies on the border of two pieces; try another seed")
+        self.decisions.append(difference > 0)
+        return self.decisions[-1]
 
 
 def force_fields(model: Model, seed: int) -> tuple[Fields, int]:
@@ -55,37 +71,38 @@ def force_fields(model: Model, seed: int) -> tuple[Fields, int]:
         return model.gradient(theta, Sample(inputs, cotangent, cotangent[:1]))
 
     graph = trace(gradient, model.generic_point(generator), sample.cotangent[0], *inputs)
-    several = model.piecewise or not all(x.is_floating_point() for x in inputs)
     rows: Echelon[tuple[int, Exponents]] = Echelon()
     seen, quiet = set(), 0
     while quiet < PATIENCE:
-        piece = _on_one_piece(model, graph, generator)
+        piece, only = _on_one_piece(model, graph, generator)
         seen.add(frozenset(piece.items()))
-        new = [rows.add(flat(field)) for field in _by_data(piece, model.size)]
+        new = [rows.add(flat(found)) for found in _by_data(piece, model.size)]
         quiet = 0 if any(new) else quiet + 1
-        if not several:
+        if only:
             break
     return Fields.of(model.size, rows), len(seen)
 
 
-def _on_one_piece(model: Model, graph: GraphModule, generator: torch.Generator) -> dict[tuple[int, Exponents], Fraction]:
-    """Coefficients of g by coordinate and exponents of (θ, c, x), on the piece around a random rational point."""
+def _on_one_piece(model: Model, graph: GraphModule, generator: torch.Generator) -> tuple[dict[tuple[int, Exponents], Fraction], bool]:
+    """Coefficients of g by coordinate and exponents of (θ, c, x) around a random rational point, and whether they hold everywhere."""
     sample = model.samples(3, generator)  # of three scales
     chosen = int(torch.randint(3, (1,), generator=generator))
     tensors = (_point(model, generator), sample.cotangent[chosen], *(x[chosen] for x in sample.inputs))
-    point = [Fraction(value) for x in tensors if x.is_floating_point() for value in x.flatten().tolist()]
-    scalars = Pieces([f"z{i}" for i in range(len(point))], point)
-    variables = iter(scalars.variables)
-    arguments = []
+    point = Rational().array(torch.cat([x.flatten() for x in tensors if x.is_floating_point()]))
+    scalars = Pieces(tuple(f"z{i}" for i in range(len(point))), tuple(point))
+    arguments, start = [], 0
     for x in tensors:
         if x.is_floating_point():
-            symbols = np.empty(x.numel(), dtype=object)
-            symbols[:] = [next(variables) for _ in range(x.numel())]
-            arguments.append(symbols.reshape(tuple(x.shape)))
+            arguments.append(scalars.variables[start : start + x.numel()].reshape(tuple(x.shape)))
+            start += x.numel()
         else:
             arguments.append(x.numpy())
-    (result,) = interpret(graph, arguments, scalars)
-    return {(i, tuple(map(int, m))): Fraction(int(c.p), int(c.q)) for i, entry in enumerate(result) for m, c in scalars.polynomial(entry).to_dict().items()}
+    try:
+        (result,) = interpret(graph, arguments, scalars)
+    except UnsupportedOperation as error:
+        raise ConfigurationError(f"{type(model.module).__name__}: its gradient is not a polynomial in parameters and inputs ({error})") from error
+    terms = {(i, tuple(map(int, m))): Fraction(int(c.p), int(c.q)) for i, entry in enumerate(result) for m, c in entry.to_dict().items()}
+    return terms, not scalars.decisions and all(x.is_floating_point() for x in tensors)
 
 
 def _point(model: Model, generator: torch.Generator) -> Tensor:
