@@ -14,7 +14,8 @@ The state space and its fields, by flow:
     nesterov    (t, θ, θ′)             (t, tθ′, −3θ′), t times the drift, and the forces
 
 Modules that are polynomial in pieces (ReLU) have one family of fields on every piece. A law must be annihilated by all of them; pieces
-are met at random points until they bring no new fields.
+are met at random points until they bring no new fields. The list then still holds every law; that a listed one is a law is proved on
+the pieces met, and stated so.
 
 Source: the equations: Marcotte, Gribonval, Peyré 2023 (arXiv 2307.00144), 2024 (arXiv 2405.12888).
 """
@@ -90,7 +91,7 @@ class PolynomialLaws:
         generators: those of the basis of which all others are sums of products, up to the degree.
         independent: functionally independent ones among them.
         variables: coordinates of the state space.
-        pieces: on how many pieces fields were taken; 1 if the module is one polynomial.
+        pieces: on how many pieces the fields were taken; None if the module is one polynomial.
         matches: the catalogue's laws, if their components span the same space as all laws of degree ≤ 2; otherwise None.
         quadratic: laws of degree 2 as Gram matrices, where they have that form; for the gradient flow.
         unmoved: coordinates that no field moves and no field depends on; every function of them is constant, and none is listed.
@@ -103,7 +104,7 @@ class PolynomialLaws:
     generators: tuple[PolynomialLaw, ...]
     independent: int
     variables: tuple[str, ...] = field(repr=False)
-    pieces: int
+    pieces: int | None
     matches: LawSet | None = field(default=None, repr=False)
     quadratic: LawSet = field(default_factory=LawSet, repr=False)
     unmoved: tuple[str, ...] = ()
@@ -111,7 +112,7 @@ class PolynomialLaws:
     @property
     def proof(self) -> str:
         """What every law rests on: a polynomial identity in all θ, x and c, or one on each of the pieces met."""
-        return "identity" if self.pieces == 1 else f"identity on {self.pieces} pieces"
+        return "identity" if self.pieces is None else f"identity on {self.pieces} piece{'s' * (self.pieces > 1)}"
 
     def __len__(self) -> int:
         """Dimension of the space of conserved polynomials."""

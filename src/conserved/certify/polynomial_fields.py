@@ -57,8 +57,8 @@ class Pieces(Polynomials):
         return self.decisions[-1]
 
 
-def force_fields(model: Model, seed: int) -> tuple[Fields, int]:
-    """A basis of the fields g_m, and on how many pieces they were taken.
+def force_fields(model: Model, seed: int) -> tuple[Fields, int | None]:
+    """A basis of the fields g_m, and on how many pieces they were taken; None if g is one polynomial.
 
     Raises:
         ConfigurationError: the gradient is not a polynomial in parameters and inputs, even in pieces.
@@ -74,12 +74,12 @@ def force_fields(model: Model, seed: int) -> tuple[Fields, int]:
     rows: Echelon[tuple[int, Exponents]] = Echelon()
     seen, quiet = set(), 0
     while quiet < PATIENCE:
-        piece, only = _on_one_piece(model, graph, generator)
+        piece, everywhere = _on_one_piece(model, graph, generator)
         seen.add(frozenset(piece.items()))
         new = [rows.add(flat(found)) for found in _by_data(piece, model.size)]
         quiet = 0 if any(new) else quiet + 1
-        if only:
-            break
+        if everywhere:
+            return Fields.of(model.size, rows), None
     return Fields.of(model.size, rows), len(seen)
 
 
