@@ -32,7 +32,7 @@ from conserved.errors import ConservedError
 Array = NDArray[Any]
 
 
-class UnsupportedOperation(ConservedError, NotImplementedError):  # noqa: N818  # says what happened, like io.UnsupportedOperation
+class UnsupportedOperation(ConservedError, NotImplementedError):  # ruff: ignore[error-suffix-on-exception-name]  # says what happened, like io.UnsupportedOperation
     """A traced operation is not known, or has no meaning in the scalars it is evaluated in."""
 
 
@@ -150,7 +150,7 @@ class Scalars(ABC):
         return self._function("erfc", x)
 
     def power(self, x: Array, exponent: float) -> Array:
-        """x to a constant power: by multiplication where the exponent is an integer, else by roots or exp(p·log x)."""
+        """X to a constant power: by multiplication where the exponent is an integer, else by roots or exp(p·log x)."""
         if exponent == int(exponent):
             whole = int(exponent)
             return _boxed(x**whole if whole >= 0 else self.full((), 1) / x ** (-whole))
@@ -173,7 +173,7 @@ class Scalars(ABC):
         raise UnsupportedOperation(f"irrational constants in {self.title}; use balls")
 
     def greater(self, x: Array, y: Array) -> NDArray[np.bool_]:
-        """x > y entrywise.
+        """X > y entrywise.
 
         Raises:
             UnsupportedOperation: no order in these scalars, or balls that overlap.
@@ -181,7 +181,7 @@ class Scalars(ABC):
         return self._compared(self._exceeds, x, y)
 
     def equal(self, x: Array, y: Array) -> NDArray[np.bool_]:
-        """x = y entrywise.
+        """X = y entrywise.
 
         Raises:
             UnsupportedOperation: balls that overlap, unless both are the same single point.
@@ -351,7 +351,7 @@ class Complex(Scalars):
         return np.array(raw, dtype=np.complex128)
 
     def power(self, x: Array, exponent: float) -> Array:
-        """x to a constant power."""
+        """X to a constant power."""
         return self.rsqrt(x) if exponent == -0.5 else np.asarray(x**exponent)
 
     def exponential(self, base: float, x: Array) -> Array:
