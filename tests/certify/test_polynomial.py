@@ -191,6 +191,17 @@ class Embedding(nn.Module):
         return self.table[tokens] @ self.W.T
 
 
+class LinearAttention(nn.Module):
+    """One head without softmax, x ↦ (xQ)(xK)ᵀ(xV)Oᵀ: its outputs are of degree one in every matrix."""
+
+    def __init__(self, dim, head):
+        super().__init__()
+        self.Q, self.K, self.V, self.O = (nn.Parameter(torch.randn(dim, head)) for _ in range(4))
+
+    def forward(self, x):
+        return (x @ self.Q) @ (x @ self.K).transpose(-1, -2) @ (x @ self.V) @ self.O.T
+
+
 def row(size):
     return (torch.ones(1, size),)
 
@@ -331,6 +342,26 @@ def test_integer_inputs():
     assert len(found) == found.independent == 3
     assert found.generators[0].formula.startswith("table[0,0]² + table[1,0]² + table[2,0]² + table[3,0]² − W[0,0]²")
     assert [law.formula for law in found.quadratic] == ["table[:,i]·table[:,j] − W[:,i]·W[:,j]"]
+
+
+def test_attention_without_softmax_has_one_more_law():
+    """Besides QᵀQ − KᵀK and VᵀV − OᵀO: Q and V can be rescaled against each other."""
+    examples = (torch.randn(1, 2, 2),)
+    found = polynomial_laws(LinearAttention(2, 2), examples)
+    assert len(found) == found.independent == 7 == certify(LinearAttention(2, 2), examples).independent_laws
+    assert {law.formula for law in found.quadratic} == {"Q[:,i]·Q[:,j] − K[:,i]·K[:,j]", "V[:,i]·V[:,j] − O[:,i]·O[:,j]", "‖Q‖² − ‖V‖²"}
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_random_networks(seed):
+    """Linear and ReLU networks of random depth and widths: the list of the catalogue, and no more."""
+    random = np.random.default_rng(seed)
+    widths = tuple(random.integers(2, 5, int(random.integers(3, 5))).tolist())
+    torch.manual_seed(seed)
+    for block in (LinearNetwork(widths), ReLUNetwork(widths, bias=bool(seed % 2))):
+        found = polynomial_laws(block, seed=seed)
+        assert found.matches == block.laws()
+        assert len(found) == found.independent == block.laws().independent_count
 
 
 def test_a_short_list_does_not_match(monkeypatch):
