@@ -58,6 +58,7 @@ def trace(function: Callable[..., Any], *examples: Any) -> fx.GraphModule:
         graph = make_fx(functionalize(inner, remove="mutations"))(*leaves)
     _share(graph.graph)
     _choose_all(graph.graph)
+    _name_softmax(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
@@ -67,7 +68,7 @@ def _mutates(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _share(graph: fx.Graph) -> None:
+def _share(graph: Any) -> None:
     """Compute the same operation on the same arguments once."""
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
@@ -81,95 +82,51 @@ def _share(graph: fx.Graph) -> None:
             seen[key] = node
 
 
-def _choose_all(graph: fx.Graph) -> None:
+def _choose_all(graph: Any) -> None:
     """The top k of k entries are all of them: where their places only mark entries, their order does not matter."""
     for node in list(graph.nodes):
         if node.target != aten.scatter.value:
             continue
-        place, index = node.args[1], node.args[2]
-        top = index.args[0] if index.op == "call_function" and index.args else None
-        if not (isinstance(top, fx.Node) and top.target == aten.topk.default and index.args[1] == 1):
+        marked, dim, index, value = node.args
+        top = index.args[0] if index.op == "call_function" and index.target is getitem and index.args[1] == 1 else None
+        if top is None or top.target != aten.topk.default:
             continue
-        shape = tuple(top.args[0].meta["val"].shape)
-        axis = (top.args[2] if len(top.args) > 2 else -1) % len(shape)
-        if top.args[1] == shape[axis] and place % len(shape) == axis and tuple(node.args[0].meta["val"].shape) == shape:
-            with graph.inserting_before(node):
-                full = graph.call_function(aten.full_like.default, (node.args[0], node.args[3]))
-            full.meta = dict(node.meta)
-            node.replace_all_uses_with(full)
-            graph.erase_node(node)
+        chosen, size = top.args[0], marked.meta["val"].shape
+        axis = (top.args[2] if len(top.args) > 2 else -1) % len(size)
+        if chosen.meta["val"].shape == size and top.args[1] == size[axis] and dim % len(size) == axis:
+            _replace(graph, node, aten.full_like.default, (marked, value))
 
 
-class _Softmax(torch.autograd.Function):
-    """Softmax along an axis; its derivatives are expressed by its own value, p ⊙ (t − Σ p ⊙ t), without any maximum."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(z: Tensor, dim: int) -> Tensor:
-        return aten._softmax(z, dim, False)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        ctx.dim = inputs[1]
-        ctx.save_for_backward(output)
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (p,) = ctx.saved_tensors
-        return _tangent(p, grads[0], ctx.dim), None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        (p,) = ctx.saved_tensors
-        return _tangent(p, tangents[0], ctx.dim)
+def _name_softmax(graph: Any) -> None:
+    """exp(z)/Σ exp(z) is softmax(z), which floating point evaluates without overflow."""
+    for node in list(graph.nodes):
+        if node.target != aten.div.Tensor or not all(isinstance(part, fx.Node) for part in node.args):
+            continue
+        e, total = node.args
+        if e.target == aten.exp.default and total.target == aten.sum.dim_IntList and total.args[0] is e and total.args[2:] == (True,):
+            if len(total.args[1]) == 1:
+                _replace(graph, node, aten._softmax.default, (e.args[0], total.args[1][0], False))
 
 
-def _tangent(p: Tensor, t: Tensor, dim: int) -> Tensor:
-    return p * (t - (p * t).sum(dim, keepdim=True))
-
-
-class _LogSumExp(torch.autograd.Function):
-    """log Σ exp(z) along an axis, which stays with length one; its derivative is the softmax."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(z: Tensor, dim: int) -> Tensor:
-        return torch.logsumexp(z, (dim,), True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        ctx.dim = inputs[1]
-        ctx.save_for_backward(inputs[0])
-        ctx.save_for_forward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (z,) = ctx.saved_tensors
-        return grads[0] * _Softmax.apply(z, ctx.dim), None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        (z,) = ctx.saved_tensors
-        return (tangents[0] * _Softmax.apply(z, ctx.dim)).sum(ctx.dim, keepdim=True)
+def _replace(graph: Any, node: Any, target: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(node):
+        other = graph.call_function(target, args)
+    other.meta = dict(node.meta)
+    node.replace_all_uses_with(other)
+    graph.erase_node(node)
 
 
 def _softmax(z: Tensor, dim: int, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return _Softmax.apply(z, dim % max(z.ndim, 1))  # type: ignore[no-any-return]
+    e = z.exp()
+    return e / e.sum(dim, keepdim=True)
 
 
 def _log_softmax(z: Tensor, dim: int, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return z - _LogSumExp.apply(z, dim % max(z.ndim, 1))  # type: ignore[no-any-return]
+    return z - _logsumexp(z, dim, keepdim=True)
 
 
-def _logsumexp(z: Tensor, dim: Any, keepdim: bool = False) -> Tensor | None:
-    axes = (dim,) if isinstance(dim, int) else tuple(dim)
-    if len(axes) != 1:
-        return None
-    out = _LogSumExp.apply(z, axes[0] % max(z.ndim, 1))
-    return out if keepdim else out.squeeze(axes[0])  # type: ignore[no-any-return]
+def _logsumexp(z: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    return z.exp().sum(dim, keepdim=keepdim).log()
 
 
 _FORMULAS: dict[Any, Callable[..., Any]] = {
@@ -186,9 +143,7 @@ class _Analytic(TorchFunctionMode):
         formula = _FORMULAS.get(func)
         if formula is not None and args and args[0].is_floating_point():
             with torch._C.DisableTorchFunction():
-                result = formula(*args, **{name: value for name, value in (kwargs or {}).items() if name != "input"})
-            if result is not None:
-                return result
+                return formula(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -437,7 +392,7 @@ CREATION: dict[str, Callable[..., Any]] = {
     "fill.Scalar": _full_like,
     "new_zeros new_empty": _new(0),
     "new_ones": _new(1),
-    "_new_zeros_with_same_feature_meta": lambda m, x, other, **_: m.scalars.full(other.shape, 0),
+    "_new_zeros_with_same_feature_meta": lambda m, x, other, self_num_batch_dims=0: m.scalars.full((*x.shape[:self_num_batch_dims], *other.shape), 0),
     "new_full": lambda m, x, size, value, dtype=None, **_: m.full(size, value, dtype or (torch.int64 if _whole(x) else torch.float64)),
     "arange arange.start arange.start_step": _arange,
     "copy": lambda m, x, source, *_: np.broadcast_to(source if _whole(x) else m.lift(source), x.shape),

@@ -4,7 +4,7 @@ r"""The numbers in which a traced computation can be evaluated, each with the fu
 | --- | --- | --- | --- | --- |
 | `Complex` | complex128 | of real numbers | all | floating point, at complex points |
 | `RealBalls` | arb | where balls do not overlap | all | an enclosure of the exact value |
-| `ComplexBalls` | acb | none | all | an enclosure at complex points |
+| `ComplexBalls` | acb | of real numbers | all | an enclosure at complex points |
 | `Rational` | fmpq | yes | none | exact |
 | `PrimeField` | nmod | none | none | exact, modulo a prime |
 | `Polynomials` | fmpq_mpoly | none | none | exact, as polynomials in variables |
@@ -14,7 +14,7 @@ objects for the others. Whatever is not defined raises `UnsupportedOperation`: n
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -105,7 +105,7 @@ class Scalars(ABC):
         return out
 
     @contextmanager
-    def precision(self) -> Iterator[None]:
+    def precision(self) -> Generator[None, None, None]:
         """A context in which the arithmetic has the precision of these scalars."""
         yield
 
@@ -191,7 +191,8 @@ class Scalars(ABC):
     def _compared(self, decide: Callable[[Any, Any], bool], x: Array, y: Array) -> NDArray[np.bool_]:
         left, right = np.broadcast_arrays(x, y)
         out = np.empty(left.shape, dtype=bool)
-        out.flat = [decide(a, b) for a, b in zip(left.flat, right.flat, strict=True)]
+        for place in np.ndindex(left.shape):
+            out[place] = decide(left[place], right[place])
         return out
 
     def _exceeds(self, a: Any, b: Any) -> bool:
@@ -418,7 +419,7 @@ class _Balls(Scalars):
     ball: ClassVar[Any] = flint.acb
 
     @contextmanager
-    def precision(self) -> Iterator[None]:
+    def precision(self) -> Generator[None, None, None]:
         """Sets flint's working precision and puts the old one back."""
         with _bits(self.bits):
             yield
@@ -515,6 +516,11 @@ class ComplexBalls(_Balls):
         """Name in messages."""
         return "complex balls"
 
+    def _exceeds(self, a: Any, b: Any) -> bool:
+        if all(e is MINUS_INFINITY or e.imag == 0 for e in (a, b)):
+            return RealBalls(self.bits)._exceeds(*(e if e is MINUS_INFINITY else e.real for e in (a, b)))
+        raise UnsupportedOperation(f"{self.title} off the real axis have no order; use real inputs")
+
     def _other(self, value: Any) -> Any:
         if not isinstance(value, (complex, np.complexfloating)) or not np.isfinite(value):
             return super()._other(value)
@@ -522,7 +528,7 @@ class ComplexBalls(_Balls):
 
 
 @contextmanager
-def _bits(bits: int) -> Iterator[None]:
+def _bits(bits: int) -> Generator[None, None, None]:
     before = flint.ctx.prec
     flint.ctx.prec = bits
     try:
