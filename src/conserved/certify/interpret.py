@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from conserved.certify.scalars import Array, Scalars, UnsupportedOperation, _boxed
+from conserved.errors import ConfigurationError
 
 aten = torch.ops.aten
 
@@ -103,9 +104,9 @@ def _name_softmax(graph: Any) -> None:
         if node.target != aten.div.Tensor or not all(isinstance(part, fx.Node) for part in node.args):
             continue
         e, total = node.args
-        if e.target == aten.exp.default and total.target == aten.sum.dim_IntList and total.args[0] is e and total.args[2:] == (True,):
-            if len(total.args[1]) == 1:
-                _replace(graph, node, aten._softmax.default, (e.args[0], total.args[1][0], False))
+        summed = total.target == aten.sum.dim_IntList and total.args[0] is e and total.args[2:] == (True,)
+        if summed and e.target == aten.exp.default and len(total.args[1]) == 1:
+            _replace(graph, node, aten._softmax.default, (e.args[0], total.args[1][0], False))
 
 
 def _replace(graph: Any, node: Any, target: Any, args: tuple[Any, ...]) -> None:
@@ -196,6 +197,7 @@ def interpret(graph: fx.GraphModule, arguments: Sequence[Any], scalars: Scalars,
 
     Raises:
         UnsupportedOperation: an operation that is not known, or that the scalars cannot do.
+        ConfigurationError: another number of arguments than the graph takes.
 
     Example:
         >>> from conserved.certify.scalars import Rational
@@ -204,13 +206,17 @@ def interpret(graph: fx.GraphModule, arguments: Sequence[Any], scalars: Scalars,
         89/16
     """
     machine = _Machine(scalars, record)
-    given = iter(pytree.tree_leaves(list(arguments)))
+    leaves = pytree.tree_leaves(list(arguments))
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    if len(leaves) != len(places):
+        raise ConfigurationError(f"the graph takes {len(places)} tensors, {len(leaves)} were given; pass the arguments it was traced with")
+    given = dict(zip(places, leaves, strict=True))
     values: dict[fx.Node, Any] = {}
     last = {use: node for node in graph.graph.nodes for use in node.all_input_nodes}
     with scalars.precision(), np.errstate(all="ignore"):
         for node in graph.graph.nodes:
             if node.op == "placeholder":
-                values[node] = next(given)
+                values[node] = machine.lift(given[node]) if given[node].dtype.kind in "fc" else given[node]
             elif node.op == "get_attr":
                 values[node] = _constant(machine, graph, node.target)
             elif node.op == "output":
@@ -471,7 +477,7 @@ def _function(name: str) -> Callable[[_Machine, Array], Array]:
 
 def _plain(name: str) -> Callable[[_Machine, Array], Array]:
     """An entire function: nothing to record."""
-    return lambda m, x: getattr(m.scalars, name)(m.lift(x))  # type: ignore[no-any-return]
+    return lambda m, x: getattr(m.scalars, name)(m.lift(x))
 
 
 def _absolute(m: _Machine, x: Array) -> Array:
@@ -539,13 +545,16 @@ class _Window:
         """The window of a convolution's arguments."""
         if transposed:
             raise UnsupportedOperation("a transposed convolution")
-        return cls(*(tuple(s) * rank if len(s) == 1 else tuple(s) for s in (stride, padding, dilation)), groups)
+        wide_stride, wide_padding, wide_dilation = (tuple(s) * rank if len(s) == 1 else tuple(s) for s in (stride, padding, dilation))
+        return cls(wide_stride, wide_padding, wide_dilation, groups)
 
-    def patches(self, kernel: tuple[int, ...], out: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-        """For each entry of the kernel the places of the padded input that it meets."""
+    def patches(self, kernel: tuple[int, ...], out: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+        """For each entry of the kernel: its place in the weight, and the places of the padded input that it meets."""
+        entire = slice(None)
         for offset in np.ndindex(*kernel):
             starts = [o * d for o, d in zip(offset, self.dilation, strict=True)]
-            yield offset, tuple(slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(starts, out, self.stride, strict=True))
+            met = (slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(starts, out, self.stride, strict=True))
+            yield (entire, entire, *offset), (entire, entire, *met)
 
     def padded(self, m: _Machine, x: Array) -> Array:
         """The input with zeros around it."""
@@ -569,8 +578,8 @@ def _convolution(
     size = tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, window.stride, window.dilation, strict=True))
     out = m.scalars.full((x.shape[0], groups, w.shape[0] // groups, prod(size)), 0)
     for offset, places in window.patches(kernel, size):
-        part = w[:, :, *offset].reshape(groups, w.shape[0] // groups, w.shape[1])
-        out = out + _product(m, part, _grouped(x[:, :, *places], groups))
+        part = w[offset].reshape(groups, w.shape[0] // groups, w.shape[1])
+        out = out + _product(m, part, _grouped(x[places], groups))
     result = out.reshape(x.shape[0], w.shape[0], *size)
     return result if bias is None else _boxed(result + bias.reshape(-1, *(1,) * len(size)))
 
@@ -593,10 +602,10 @@ def _convolution_backward(
     wide, g = window.padded(m, x), _grouped(grad, groups)
     into_x, into_w = m.scalars.full(wide.shape, 0), m.scalars.full(w.shape, 0)
     for offset, places in window.patches(w.shape[2:], grad.shape[2:]):
-        part = w[:, :, *offset].reshape(groups, w.shape[0] // groups, w.shape[1])
-        patch = wide[:, :, *places]
-        into_w[:, :, *offset] = _reduced(m, _product(m, g, np.swapaxes(_grouped(patch, groups), -1, -2)), 0).reshape(w.shape[:2])
-        into_x[:, :, *places] = into_x[:, :, *places] + _product(m, np.swapaxes(part, -1, -2), g).reshape(patch.shape)
+        part = w[offset].reshape(groups, w.shape[0] // groups, w.shape[1])
+        patch = wide[places]
+        into_w[offset] = _reduced(m, _product(m, g, np.swapaxes(_grouped(patch, groups), -1, -2)), 0).reshape(w.shape[:2])
+        into_x[places] = into_x[places] + _product(m, np.swapaxes(part, -1, -2), g).reshape(patch.shape)
     bias = _reduced(m, grad, (0, *range(2, grad.ndim)))
     parts = (window.unpadded(into_x), into_w, bias)
     return tuple(part if wanted else None for part, wanted in zip(parts, output_mask, strict=True))

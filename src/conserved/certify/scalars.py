@@ -150,11 +150,11 @@ class Scalars(ABC):
         return self._function("erfc", x)
 
     def power(self, x: Array, exponent: float) -> Array:
-        """X to a constant power: by multiplication where the exponent is an integer, else by roots or exp(p·log x)."""
+        """A constant power of x: by multiplication where the exponent is an integer, else by roots or exp(p·log x)."""
         if exponent == int(exponent):
             whole = int(exponent)
             return _boxed(x**whole if whole >= 0 else self.full((), 1) / x ** (-whole))
-        if abs(exponent) == 0.5:
+        if exponent in (0.5, -0.5):
             return self.sqrt(x) if exponent > 0 else self.rsqrt(x)
         return self.exp(_boxed(self.log(x) * self.scalar(exponent)))
 
@@ -173,7 +173,7 @@ class Scalars(ABC):
         raise UnsupportedOperation(f"irrational constants in {self.title}; use balls")
 
     def greater(self, x: Array, y: Array) -> NDArray[np.bool_]:
-        """X > y entrywise.
+        """Whether x > y, entrywise.
 
         Raises:
             UnsupportedOperation: no order in these scalars, or balls that overlap.
@@ -181,7 +181,7 @@ class Scalars(ABC):
         return self._compared(self._exceeds, x, y)
 
     def equal(self, x: Array, y: Array) -> NDArray[np.bool_]:
-        """X = y entrywise.
+        """Whether x = y, entrywise.
 
         Raises:
             UnsupportedOperation: balls that overlap, unless both are the same single point.
@@ -352,8 +352,8 @@ class Complex(Scalars):
         return np.array(raw, dtype=np.complex128)
 
     def power(self, x: Array, exponent: float) -> Array:
-        """X to a constant power."""
-        return self.rsqrt(x) if exponent == -0.5 else np.asarray(x**exponent)
+        """A constant power of x."""
+        return np.asarray(x**exponent)
 
     def exponential(self, base: float, x: Array) -> Array:
         """A constant to the power of x."""
@@ -364,7 +364,7 @@ class Complex(Scalars):
 
     def _compared(self, decide: Callable[[Any, Any], bool], x: Array, y: Array) -> NDArray[np.bool_]:
         if decide == self._same:
-            return np.asarray(x == y)
+            return np.asarray(np.equal(x, y))
         if np.imag(x).any() or np.imag(y).any():
             raise UnsupportedOperation(f"{self.title} off the real axis have no order; use real inputs")
         return np.asarray(np.real(x) > np.real(y))
