@@ -203,7 +203,7 @@ def interpret(graph: fx.GraphModule, arguments: Sequence[Any], scalars: Scalars,
         >>> from conserved.certify.scalars import Rational
         >>> graph = trace(lambda x: (x @ x).sum(), torch.ones(2, 2, dtype=torch.float64))
         >>> print(interpret(graph, [Rational().array([[0.5, 1], [2, 0.25]])], Rational())[0])
-        89/16
+        105/16
     """
     machine = _Machine(scalars, record)
     leaves = pytree.tree_leaves(list(arguments))
@@ -297,6 +297,18 @@ def _select_backward(m: _Machine, grad: Array, size: Sequence[int], dim: int, in
     return _placed(m, grad, size, (slice(None),) * (dim % len(size)) + (index,))
 
 
+def _slice_scatter(m: _Machine, x: Array, source: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
+    out = x.copy()
+    out[(slice(None),) * (dim % x.ndim) + (slice(start, end, step),)] = source if _whole(x) else m.lift(source)
+    return out
+
+
+def _select_scatter(m: _Machine, x: Array, source: Array, dim: int, index: int) -> Array:
+    out = x.copy()
+    np.moveaxis(out, dim, 0)[index] = source if _whole(x) else m.lift(source)
+    return out
+
+
 def _pad(m: _Machine, x: Array, pad: Sequence[int], value: float = 0) -> Array:
     pairs = [(pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)]
     widths = [(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
@@ -351,6 +363,8 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "constant_pad_nd": _pad,
     "alias detach lift_fresh lift_fresh_copy": lambda m, x: x,
     "clone _to_copy": _copy,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
     "slice_backward": _slice_backward,
     "select_backward": _select_backward,
 }
@@ -392,6 +406,7 @@ CREATION: dict[str, Callable[..., Any]] = {
     "ones": _filled(1),
     "full": _full,
     "scalar_tensor": lambda m, value, dtype=None, **_: m.full((), value, dtype or torch.float64),
+    "eye": lambda m, n, dtype=None, **_: _copy(m, np.eye(n, dtype=bool), dtype=dtype or torch.float64),
     "zeros_like empty_like": lambda m, x, dtype=None, **_: _full_like(m, x, 0, dtype),
     "ones_like": lambda m, x, dtype=None, **_: _full_like(m, x, 1, dtype),
     "full_like": _full_like,
@@ -471,6 +486,17 @@ def _mean(m: _Machine, x: Array, dim: Any = None, keepdim: bool = False, **_: An
     return _boxed(_reduced(m, m.lift(x), dim, keepdim) / m.lift(count))
 
 
+def _variance(m: _Machine, x: Array, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Array:
+    count = prod(x.shape[axis] for axis in _axes(dim, x.ndim)) - (1 if correction is None else correction)
+    centred = _boxed(x - _mean(m, x, dim, keepdim=True))
+    return _boxed(_reduced(m, _boxed(centred * centred), dim, keepdim) / m.lift(count))
+
+
+def _hyperbolic(sign: int) -> Callable[[_Machine, Array], Array]:
+    """(eˣ ± e⁻ˣ)/2."""
+    return lambda m, x: _boxed((m.scalars.exp(x) + m.lift(sign) * m.scalars.exp(_boxed(-x))) / m.lift(2))
+
+
 def _function(name: str) -> Callable[[_Machine, Array], Array]:
     return lambda m, x: m.apply(name, m.lift(x))
 
@@ -494,6 +520,7 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "rsub.Scalar rsub.Tensor": lambda m, a, b, alpha=1: _binary(np.subtract, m, b, a if alpha == 1 else _multiply(m, a, alpha)),
     "mul.Tensor mul.Scalar prims::mul": _multiply,
     "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode prims::div": _divide,
+    "floor_divide floor_divide.Scalar": lambda m, a, b: _divide(m, a, b, "floor"),
     "neg prims::neg": lambda m, x: -x,
     "reciprocal": lambda m, x: _divide(m, 1, x),
     "square": lambda m, x: x * x,
@@ -505,10 +532,13 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "exp": _function("exp"),
     "sin": _plain("sin"),
     "cos": _plain("cos"),
+    "cosh": _hyperbolic(1),
+    "sinh": _hyperbolic(-1),
     "abs": _absolute,
     "sgn sign": _sign,
     "sum sum.dim_IntList": _sum,
     "mean mean.dim": _mean,
+    "var.correction": _variance,
     "cumsum": lambda m, x, dim, **_: np.add.accumulate(x, axis=dim),
     "addcmul": lambda m, x, a, b, value=1: _binary(np.add, m, x, _multiply(m, _multiply(m, a, b), value)),
 }

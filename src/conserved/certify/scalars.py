@@ -364,10 +364,10 @@ class Complex(Scalars):
 
     def _compared(self, decide: Callable[[Any, Any], bool], x: Array, y: Array) -> NDArray[np.bool_]:
         if decide == self._same:
-            return np.asarray(np.equal(x, y))
+            return np.asarray(np.equal(x, y), dtype=bool)
         if np.imag(x).any() or np.imag(y).any():
             raise UnsupportedOperation(f"{self.title} off the real axis have no order; use real inputs")
-        return np.asarray(np.real(x) > np.real(y))
+        return np.asarray(np.greater(np.real(x), np.real(y)), dtype=bool)
 
 
 def _stable_sigmoid(z: Array) -> Array:
@@ -407,6 +407,8 @@ IRRATIONAL: dict[float, tuple[Fraction, int]] = {
     0.7978845608028654: (Fraction(2), -1),  # √(2/π), in GELU's tanh form
     1.1283791670955126: (Fraction(4), -1),  # 2/√π, in the derivative of erf
     0.044715: (Fraction(44715, 10**6) ** 2, 0),  # a decimal fraction, in GELU's tanh form
+    0.134145: (Fraction(3 * 44715, 10**6) ** 2, 0),  # three times that, in its derivative
+    0.26829: (Fraction(6 * 44715, 10**6) ** 2, 0),  # six times that, in its second derivative
 }
 """Doubles that derivative formulas leave in a graph, and the exact √(q·π^e) that each stands for, as (q, e)."""
 
