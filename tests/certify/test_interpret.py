@@ -201,7 +201,7 @@ EXACT = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", [1, 3])
 def test_derivatives_are_exact_to_many_digits(name, order):
     """A double that stands for an irrational number anywhere in a derivative formula would show at the 17th digit."""
     function, exact = EXACT[name]

@@ -372,8 +372,9 @@ class Complex(Scalars):
 
 def _stable_sigmoid(z: Array) -> Array:
     left = z.real < 0
-    e = np.exp(np.where(left, z, -z))
-    return np.where(left, e, 1) / (1 + e)
+    e: Array = np.exp(np.where(left, z, -z))
+    value: Array = np.where(left, e, 1) / (1 + e)
+    return value
 
 
 def _by_ball(name: str) -> Callable[[Array], Array]:
