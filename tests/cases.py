@@ -22,9 +22,11 @@ from conserved.catalog import (
     Decoder,
     FeedForward,
     GatedLinearUnit,
+    InputConvexNetwork,
     LayerScale,
     LinearNetwork,
     LoRA,
+    MatrixFactorization,
     MixtureOfExperts,
     NormalizedLinear,
     ReLUNetwork,
@@ -207,6 +209,30 @@ RELU = _cases(
     seed=9,  # no unit is dead on all the data
 )
 
+FACTORIZATION = _cases(
+    "nmf",
+    MatrixFactorization,
+    [
+        {"rows": 1, "columns": 1, "rank": 1},
+        {"rows": 1, "columns": 2, "rank": 5},  # rank above rows and columns together: the matrix law is rank deficient
+        {"rows": 3, "columns": 2, "rank": 1},
+        {"rows": 4, "columns": 3, "rank": 2},
+        {"rows": 2, "columns": 5, "rank": 4},
+    ],
+)
+
+INPUT_CONVEX = _cases(
+    "icnn",
+    InputConvexNetwork,
+    [
+        {"dim": 1, "hidden": 1, "out": 1, "bias": False},
+        {"dim": 1, "hidden": 1, "out": 1, "bias": True},
+        *_grid(dim=(3,), hidden=(4,), out=(1, 2), bias=(False, True)),
+        {"dim": 2, "hidden": 6, "out": 1, "bias": True},
+    ],
+    batch=32,
+)
+
 CONVOLUTION = _cases(
     "conv",
     ConvolutionBlock,
@@ -383,6 +409,6 @@ VISION = _cases(
 )
 
 CASES: tuple[Case, ...] = (
-    *LINEAR, *RELU, *CONVOLUTION, *FEED_FORWARD, *GLU, *ATTENTION, *ROPE, *GROUPED, *QK_NORM, *EXPERTS,
+    *LINEAR, *FACTORIZATION, *RELU, *INPUT_CONVEX, *CONVOLUTION, *FEED_FORWARD, *GLU, *ATTENTION, *ROPE, *GROUPED, *QK_NORM, *EXPERTS,
     *NORM, *LAYER_SCALE, *BATCH_NORM, *LORA, *CLASSIFIER, *DECODER, *VISION,
 )  # fmt: skip

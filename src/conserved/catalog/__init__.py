@@ -10,10 +10,12 @@ from conserved.catalog.collect import find_laws as find_laws
 from conserved.catalog.convolution import ConvolutionBlock as ConvolutionBlock
 from conserved.catalog.feedforward import FeedForward as FeedForward
 from conserved.catalog.glu import GatedLinearUnit as GatedLinearUnit
+from conserved.catalog.icnn import InputConvexNetwork as InputConvexNetwork
 from conserved.catalog.layer_scale import LayerScale as LayerScale
 from conserved.catalog.linear import LinearNetwork as LinearNetwork
 from conserved.catalog.lora import LoRA as LoRA
 from conserved.catalog.moe import MixtureOfExperts as MixtureOfExperts
+from conserved.catalog.nmf import MatrixFactorization as MatrixFactorization
 from conserved.catalog.norm import NormalizedLinear as NormalizedLinear
 from conserved.catalog.registry import BLOCKS as BLOCKS
 from conserved.catalog.registry import make_block as make_block
@@ -24,7 +26,7 @@ from conserved.catalog.transformer import VisionTransformer as VisionTransformer
 
 __all__ = [
     # networks
-    "LinearNetwork", "ReLUNetwork", "ConvolutionBlock", "FeedForward", "GatedLinearUnit",
+    "LinearNetwork", "MatrixFactorization", "ReLUNetwork", "InputConvexNetwork", "ConvolutionBlock", "FeedForward", "GatedLinearUnit",
     # attention and mixtures
     "Attention", "MixtureOfExperts",
     # norms, gains, adapters, heads

@@ -13,6 +13,7 @@ from conserved.law import LawSet, Term
 
 SEED = "arXiv 2606.17816"
 MARCOTTE = "Marcotte, Gribonval, Peyré 2023, arXiv 2307.00144"
+MARCOTTE_2024 = "Marcotte, Gribonval, Peyré 2024, arXiv 2405.12888"
 DU = "Du, Hu, Lee 2018, arXiv 1806.00900"
 KUNIN = "Kunin et al. 2021, arXiv 2012.04728"
 NEW = "conserved; checked by residual and rank"
@@ -42,6 +43,9 @@ class Block(nn.Module, ABC):
 
     Subclasses are final: they implement `laws`, `statement` and `example`.
     """
+
+    positive: tuple[str, ...] = ()
+    """Names of the parameters that training keeps positive."""
 
     @abstractmethod
     def laws(self) -> LawSet:
@@ -105,13 +109,16 @@ def randomize(module: nn.Module, generator: torch.Generator) -> None:
     """Draw every trainable parameter anew: matrices with variance 1/(last axis), vectors around their value.
 
     Initial values such as gains of one or adapters of zero are special points where laws look
-    different from a generic one.
+    different from a generic one. What a block calls `positive` stays so.
     """
+    positive = {id(block.get_parameter(name)) for block in module.modules() if isinstance(block, Block) for name in block.positive}
     with torch.no_grad():
         for parameter in module.parameters():
             if not parameter.requires_grad:
                 continue
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            if id(parameter) in positive:
+                noise = noise.abs()
             if parameter.ndim < 2:
                 parameter.copy_(parameter.double() + 0.3 * noise)
             else:

@@ -13,10 +13,12 @@ from conserved.catalog.classifier import SoftmaxClassifier
 from conserved.catalog.convolution import ConvolutionBlock
 from conserved.catalog.feedforward import FeedForward
 from conserved.catalog.glu import GatedLinearUnit
+from conserved.catalog.icnn import InputConvexNetwork
 from conserved.catalog.layer_scale import LayerScale
 from conserved.catalog.linear import LinearNetwork
 from conserved.catalog.lora import LoRA
 from conserved.catalog.moe import MixtureOfExperts
+from conserved.catalog.nmf import MatrixFactorization
 from conserved.catalog.norm import NormalizedLinear
 from conserved.catalog.relu import ReLUNetwork
 from conserved.catalog.transformer import Decoder, TransformerConfig, VisionTransformer
@@ -35,6 +37,8 @@ BLOCKS: dict[str, Callable[..., Block]] = {
     "linear": LinearNetwork,
     "relu": ReLUNetwork,
     "leaky-relu": partial(ReLUNetwork, slope=0.1),
+    "nmf": MatrixFactorization,
+    "icnn": InputConvexNetwork,
     "conv": ConvolutionBlock,
     "resnet-block": partial(ConvolutionBlock, skip=True),
     "gelu": partial(FeedForward, activation="gelu"),
