@@ -10,15 +10,19 @@ from torch import Tensor, nn
 
 from conserved.certify.charges import independent, known_gradients
 from conserved.certify.flows import Flow
-from conserved.certify.lie import Closure, closure
+from conserved.certify.lie import MAX_DEPTH, Closure, closure
 from conserved.certify.model import exact_laws, model_of
 from conserved.certify.pde import Share, complement, shares
 from conserved.certify.rank import CLEAR_GAP
 from conserved.certify.words import RealWords
+from conserved.law import LawSet
 
 VERDICTS = ("proved", "numerical", "refuted", "undecided")
 POINTS = 12
-"""Points θ that are tried; the rank at the best one counts, since ranks drop only at special points."""
+"""Points θ that are tried where the fields are analytic only in pieces; the rank at the best one counts."""
+
+SEARCH_DEPTH = 2
+"""Length of the brackets while points are compared."""
 
 
 @dataclass(frozen=True)
@@ -149,23 +153,18 @@ def certify(
     generator = torch.Generator().manual_seed(seed)
     flowing = Flow(model, flow, damping, metric)
     laws = exact_laws(model.module)
-    best: _Found | None = None
-    for _ in range(POINTS):
-        found = _at_point(flowing, laws, generator)
-        if best is None or _rank_key(found) > _rank_key(best):
-            best = found
-        if not model.piecewise or best.closure.rank + len(best.law_gradients) >= best.closure.size:
+    states = [flowing.state(theta, generator) for theta in model.points(generator, POINTS if model.piecewise else 1)]
+    best: list[_Found] = []
+    for state in states:
+        best.append(_at_point(flowing, laws, state, generator, SEARCH_DEPTH if len(states) > 1 else MAX_DEPTH))
+        best.sort(key=lambda found: (-found.closure.rank, -found.closure.gap))
+        if best[0].closure.filled:
             break
-    assert best is not None  # POINTS > 0
-    return replace(_judge(name or type(module).__name__, flowing, best), seconds=time.perf_counter() - began)
+    found = best[0] if len(states) == 1 or best[0].closure.filled else _at_point(flowing, laws, best[0].state, generator, MAX_DEPTH)
+    return replace(_judge(name or type(module).__name__, flowing, found), seconds=time.perf_counter() - began)
 
 
-def _rank_key(found: _Found) -> tuple[int, bool]:
-    return found.closure.rank, found.closure.clear
-
-
-def _at_point(flow: Flow, laws: Any, generator: torch.Generator) -> _Found:
-    state = flow.state(flow.model.generic_point(generator), generator)
+def _at_point(flow: Flow, laws: LawSet, state: Tensor, generator: torch.Generator, depth: int) -> _Found:
     gradients = known_gradients(flow, laws, state)
     everything = torch.arange(flow.size)
     probe = RealWords(flow, state, everything, generator)(1, 24)
@@ -178,7 +177,7 @@ def _at_point(flow: Flow, laws: Any, generator: torch.Generator) -> _Found:
     basis, law_gap = independent(gradients[:, moving])
     probe = probe[:, moving]
     misfit = float((probe @ basis.mT).abs().max() / probe.abs().max()) if len(basis) else 0.0
-    result = closure(RealWords(flow, state, moving, generator), len(moving), basis)
+    result = closure(RealWords(flow, state, moving, generator), len(moving), basis, piecewise=flow.model.piecewise, max_depth=depth)
     return _Found(result, state, moving, basis, law_gap, misfit)
 
 

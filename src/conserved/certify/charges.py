@@ -31,7 +31,7 @@ def known_gradients(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
     if flow.kind == "mirror" or not len(laws):
         return torch.zeros(0, flow.size, dtype=torch.float64)
     if flow.has_velocity:
-        values = jacrev(lambda s: _charges(flow, laws, s))(state)
+        values: Tensor = jacrev(lambda s: _charges(flow, laws, s))(state)
         return values.reshape(-1, flow.size)
     params = model.parameters(state)
     dense = jacobian(laws, params)

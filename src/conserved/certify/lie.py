@@ -36,6 +36,7 @@ class Closure:
         gap: smallest ratio of singular values that decided a rank.
         settled: whether the last ranks are final: filled by the known laws, or stagnant twice.
         span: orthonormal basis of the algebra at θ.
+        filled: whether the algebra and the known laws fill the space, so that no more words can add anything.
     """
 
     ranks: tuple[int, ...]
@@ -43,6 +44,7 @@ class Closure:
     gap: float
     settled: bool
     span: Tensor | None
+    filled: bool = False
 
     @property
     def rank(self) -> int:
@@ -55,13 +57,14 @@ class Closure:
         return self.settled and self.gap >= CLEAR_GAP
 
 
-def closure(words: Words, size: int, law_gradients: Tensor, max_depth: int = MAX_DEPTH) -> Closure:
+def closure(words: Words, size: int, law_gradients: Tensor, *, piecewise: bool = False, max_depth: int = MAX_DEPTH) -> Closure:
     """The closure at one point.
 
     Args:
         words: values of random words.
         size: dimension of the state space.
         law_gradients: independent gradients of known laws, (k, size); they bound the rank by size − k.
+        piecewise: whether the fields are analytic only in pieces; then samples are drawn until a full batch adds nothing.
         max_depth: of the words.
     """
     target = size - len(law_gradients)
@@ -69,20 +72,29 @@ def closure(words: Words, size: int, law_gradients: Tensor, max_depth: int = MAX
         return filled
     span, ranks = Span.empty(size), list[int]()
     for depth in range(1, max_depth + 1):
-        missing = target - span.rank
-        for rows in (missing + _spare(missing),) if depth == 1 else (min(8, missing + 2), missing + _spare(missing)):
-            span = span.extended(words(depth, rows))
-            if not ranks or span.rank == ranks[-1] or span.rank >= target:
-                break  # a few words that add nothing: a full batch of this depth would not either
+        span = _with_depth(span, words, depth, target, piecewise)
         ranks.append(span.rank)
         if span.rank >= target:
             gap = min(span.gap, complement_gap(span.basis, law_gradients)) if span.rank == target else span.gap
-            return Closure(tuple(ranks), size, gap, True, span.basis)
+            return Closure(tuple(ranks), size, gap, True, span.basis, filled=span.rank == target)
         if span.gap < CLEAR_GAP:
             return Closure(tuple(ranks), size, span.gap, False, span.basis)
         if len(ranks) > STAGNATION and ranks[-1 - STAGNATION] == ranks[-1]:
             return Closure(tuple(ranks), size, span.gap, True, span.basis)
     return Closure(tuple(ranks), size, span.gap, False, span.basis)
+
+
+def _with_depth(span: Span, words: Words, depth: int, target: int, piecewise: bool) -> Span:
+    """The span with the words of one depth. A few words that add nothing show that no more would, except across pieces."""
+    few = 0 if piecewise or depth == 1 else 8
+    while span.rank < target:
+        missing = target - span.rank
+        before, full = span.rank, missing + _spare(missing)
+        span = span.extended(words(depth, min(few, full) if few else full))
+        if span.rank == before or (not few and not piecewise):
+            break
+        few = 0
+    return span
 
 
 def _spare(missing: int) -> int:
@@ -95,4 +107,4 @@ def _filled_at_once(words: Words, size: int, law_gradients: Tensor, target: int)
     if size < 512:
         return None
     gap = complement_gap(words(1, target + _spare(target)), law_gradients)
-    return Closure((target,), size, gap, True, None) if gap >= CLEAR_GAP else None
+    return Closure((target,), size, gap, True, None, filled=True) if gap >= CLEAR_GAP else None

@@ -37,22 +37,14 @@ class Sample(NamedTuple):
     drift: Tensor
 
 
-PIECEWISE = frozenset({
-    "relu",
-    "leaky_relu",
-    "prelu",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "elu",
-    "abs",
-    "topk",
-    "sort",
-    "max",
-    "amax",
-    "clamp",
-    "max_pool2d_with_indices",
-})
+HINGES = frozenset({"relu", "leaky_relu", "prelu", "hardtanh", "hardswish", "hardsigmoid", "elu", "abs", "clamp"})
+"""Operations that are analytic on either side of a value of their argument."""
+
+SELECTIONS = frozenset({"topk", "sort", "max", "amax", "max_pool2d_with_indices"})
+"""Operations that are analytic as long as the order of their arguments stays."""
+
+DRAWS = 512
+"""Points θ among which the most varied ones are chosen, for modules that are analytic only in pieces."""
 
 Draw = Callable[[int, torch.Generator], tuple[Tensor, ...]]
 """Inputs for a number of examples: `Block.example`."""
@@ -87,7 +79,7 @@ class Model:
 
     def parameters(self, theta: Tensor) -> dict[str, Tensor]:
         """Flat θ as tensors by name; views."""
-        parts = theta.split([prod(shape) for shape in self.shapes.values()])
+        parts = torch.split(theta, [prod(shape) for shape in self.shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def flat(self, params: dict[str, Tensor]) -> Tensor:
@@ -106,8 +98,13 @@ class Model:
         _, pull_back = vjp(lambda t: self.outputs(t, sample.inputs), theta)
         return pull_back(sample.cotangent)[0]  # type: ignore[no-any-return]
 
+    @cached_property
+    def _given(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.module.state_dict().items()}
+
     def generic_point(self, generator: torch.Generator) -> Tensor:
         """Random θ, rounded to multiples of 1/64: exact in every arithmetic. Positive where the module says so."""
+        self.module.load_state_dict(self._given)  # vectors are drawn around their values, not around the last draw
         randomize(self.module, generator)
         positive = getattr(self.module, "positive", ())
         held = {name: p.detach().abs() + 0.125 if name in positive else p for name, p in self.module.named_parameters()}
@@ -121,11 +118,34 @@ class Model:
     @cached_property
     def piecewise(self) -> bool:
         """Whether f is analytic only in pieces (ReLU, top-k): then the rank may differ from piece to piece."""
-        theta, generator = self.generic_point(torch.Generator().manual_seed(0)), torch.Generator().manual_seed(1)
-        inputs = tuple(x[0] for x in self.samples(1, generator).inputs)
+        return self._watch(self.generic_point(torch.Generator().manual_seed(0)), 1).met
+
+    def points(self, generator: torch.Generator, number: int) -> list[Tensor]:
+        """Generic points θ, the most telling ones first.
+
+        A ReLU unit that is never off, or never on, acts on no data as a ReLU, and there are more laws near such θ. So for modules
+        that are analytic only in pieces, the points whose every unit changes sign over the data come first:
+        Σ_units log(min(share of inputs on, share off) + 1/n) is largest, among random points and mixtures of them.
+        """
+        if not self.piecewise:
+            return [self.generic_point(generator) for _ in range(number)]
+        drawn = [self.generic_point(generator) for _ in range(DRAWS)]
+        scored = [(self._watch(theta, 96).variety(), theta) for theta in drawn]
+        best, theta = max(scored, key=lambda pair: pair[0])
+        for other in drawn:  # narrow layers make such points rare: take a tenth of the entries from elsewhere where that helps
+            mixed = torch.where(torch.rand(self.size, generator=generator) < 0.1, other, theta)
+            if (score := self._watch(mixed, 96).variety()) > best:
+                best, theta = score, mixed
+                scored.append((score, mixed))
+        scored.sort(key=lambda pair: -pair[0])
+        return [theta for _, theta in scored[:number]]
+
+    def _watch(self, theta: Tensor, number: int) -> "_Watch":
+        """What a forward pass over random inputs meets."""
+        drawn = self.draw(number * self.batch, torch.Generator().manual_seed(1))
         with _Watch() as watch, torch.no_grad():
-            self.outputs(theta, inputs)
-        return watch.met
+            self.outputs(theta, tuple(x.double() if x.is_floating_point() else x for x in drawn))
+        return watch
 
     def samples(self, number: int, generator: torch.Generator, scale: float = 1.0) -> Sample:
         """Random samples, stacked along a new first axis.
@@ -155,15 +175,24 @@ class Model:
 
 
 class _Watch(TorchDispatchMode):
-    """Notices operations that are analytic only in pieces."""
+    """Notices operations that are analytic only in pieces, and on which side of a hinge their arguments are."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.met = False
+        self._sides: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.met |= func.overloadpacket._qualified_op_name.removeprefix("aten::") in PIECEWISE
+        name = func.overloadpacket._qualified_op_name.removeprefix("aten::")
+        self.met |= name in HINGES or name in SELECTIONS
+        if name in HINGES:
+            self._sides.append(args[0].detach() > 0)
         return func(*args, **(kwargs or {}))
+
+    def variety(self) -> float:
+        """Σ_units log(min(share on, share off) + 1/n); 0 without hinges."""
+        shares = [(side.double().flatten(1).mean(0), len(side)) for side in self._sides if side.ndim > 1]
+        return sum(float((torch.minimum(on, 1 - on) + 1 / number).log().sum()) for on, number in shares)
 
 
 def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None) -> Model:
@@ -218,19 +247,20 @@ def _like(examples: tuple[Tensor, ...]) -> Draw:
 
 def _check(model: Model, what: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    theta = model.generic_point(generator)
+    theta = model.points(generator, 1)[0]
     inputs = tuple(x[0] for x in model.samples(1, generator).inputs)
     first, second = (model.outputs(theta, inputs).detach() for _ in range(2))
     if not torch.equal(first, second):
         raise ConfigurationError(f"{what} gives other outputs when called again; switch dropout and noise off, as with module.eval()")
     if not first.isfinite().all():
         raise ConfigurationError(f"{what} gives NaN or infinity on random inputs; nothing can be counted there")
-    sample = Sample(inputs, torch.randn(first.shape, generator=generator, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    many = model.samples(24, generator)
+    few = [Sample(tuple(x[i] for x in many.inputs), many.cotangent[i], many.drift[i]) for i in range(24)]
     try:
-        moved = model.gradient(theta, sample)
+        moved = any(bool(model.gradient(theta, sample).any()) for sample in few)
     except RuntimeError as error:
         raise ConfigurationError(f"{what}: its outputs have no gradient for its parameters ({str(error).splitlines()[0]})") from error
-    if not moved.any():
+    if not moved:
         raise ConfigurationError(f"the outputs of {what} do not depend on its parameters; nothing flows")
 
 

@@ -39,7 +39,8 @@ def complement(basis: Tensor) -> Tensor:
     rank, size = basis.shape
     if not rank:
         return torch.eye(size, dtype=basis.dtype)
-    return torch.linalg.qr(basis.mT, mode="complete").Q[:, rank:].mT
+    q: Tensor = torch.linalg.qr(basis.mT, mode="complete").Q
+    return q[:, rank:].mT
 
 
 def shares(admissible: Tensor, places: dict[str, Tensor]) -> tuple[Share, ...]:

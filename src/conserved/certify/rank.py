@@ -1,6 +1,7 @@
 """Numerical rank with the gap that justifies it, of rows that arrive in batches."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ def unit_rows(rows: Tensor) -> Tensor:
     """The rows that are not zero, at length one."""
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     kept = (lengths > 0).flatten()
-    return rows[kept] / lengths[kept]
+    return cast(Tensor, rows[kept] / lengths[kept])
 
 
 def complement_gap(rows: Tensor, complement: Tensor) -> float:
@@ -132,4 +133,4 @@ def complement_gap(rows: Tensor, complement: Tensor) -> float:
         if not (0 < least < float("inf")):
             return 0.0
         small, large = small / least, large / most
-    return least**-0.5 / (len(stacked) * torch.finfo(torch.float64).eps * most**0.5)
+    return float(least**-0.5 / (len(stacked) * torch.finfo(torch.float64).eps * most**0.5))
