@@ -68,11 +68,14 @@ class Flow:
         return 2 * self.model.size + 1 if self.has_velocity else self.model.size
 
     def state(self, theta: Tensor, generator: torch.Generator) -> Tensor:
-        """A state over θ: θ itself, or (t, θ, θ̇) with a random velocity."""
+        """A state over θ: θ itself, or (t, θ, θ̇) with a random velocity, at t = 0 with momentum and t = 1 with Nesterov's.
+
+        Like θ it is exact in every arithmetic, and so are e^{γt} and t³ there. Constant damping knows no special time.
+        """
         if not self.has_velocity:
             return theta
-        velocity = torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
-        return torch.cat((torch.tensor([0.75], dtype=theta.dtype), theta, velocity))
+        velocity = (torch.randn(theta.shape, generator=generator, dtype=theta.dtype) * 64).round() / 64
+        return torch.cat((torch.tensor([0.0 if self.kind == "momentum" else 1.0], dtype=theta.dtype), theta, velocity))
 
     def generator(self, sample: Sample) -> Field:
         """The vector field of one sample.

@@ -95,7 +95,7 @@ class Model:
 
     def gradient(self, theta: Tensor, sample: Sample) -> Tensor:
         """g(θ; x, c) = ∂_θ f(θ, x)ᵀ c."""
-        _, pull_back = vjp(lambda t: self.outputs(t, sample.inputs), theta)
+        _, pull_back = vjp(lambda t: self.outputs(t, sample.inputs), theta)  # type: ignore[misc]
         return pull_back(sample.cotangent)[0]  # type: ignore[no-any-return]
 
     @cached_property
@@ -145,7 +145,7 @@ class Model:
         drawn = self.draw(number * self.batch, torch.Generator().manual_seed(1))
         with _Watch() as watch, torch.no_grad():
             self.outputs(theta, tuple(x.double() if x.is_floating_point() else x for x in drawn))
-        return watch
+        return watch  # type: ignore[no-any-return]
 
     def samples(self, number: int, generator: torch.Generator, scale: float = 1.0) -> Sample:
         """Random samples, stacked along a new first axis.

@@ -1,0 +1,128 @@
+"""The search for a certificate: random words at a point, in exact arithmetic or in balls, until their rank and the laws fill the space."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conserved.certify.certificate import PRIME, exact_rows, law_gradients, scalars_of, state_determinant
+from conserved.certify.elimination import Elimination, determinant
+from conserved.certify.flows import Flow
+from conserved.certify.model import Sample
+from conserved.certify.scalars import Array, Scalars
+
+BITS = (256, 1024, 4096)
+"""Precisions of the balls, tried in order."""
+
+DEPTH = 4
+"""Length of the longest words."""
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """What the search proved at a point.
+
+    Attributes:
+        ranks: proved ranks after depth 1, 2, ….
+        laws: rank of the closed forms.
+        size: dimension of the space.
+        parameter: bits or prime.
+        letters: the words of the minor, for every depth.
+        columns: of the minor.
+        determinant: of the minor.
+    """
+
+    ranks: tuple[int, ...]
+    laws: int
+    size: int
+    parameter: int
+    letters: tuple[tuple[Sample, ...], ...]
+    columns: tuple[int, ...]
+    determinant: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether rank and laws fill the space."""
+        return self.ranks[-1] + self.laws == self.size
+
+
+def prove(flow: Flow, state: Tensor, moving: Tensor, arithmetic: str, generator: torch.Generator, depth: int = DEPTH) -> Proof:
+    """The best proof found at a point; complete or not.
+
+    Args:
+        flow: whose fields.
+        state: the point, exact in binary with few digits.
+        moving: indices of the coordinates that count.
+        arithmetic: "ball", "rational" or "modular".
+        generator: the source of randomness.
+        depth: of the longest words.
+
+    Raises:
+        UnsupportedOperation: the arithmetic lacks a function of the module.
+    """
+    coordinates = tuple(moving.tolist())
+    laws = int(law_gradients(flow, state, coordinates).rank())
+    most = len(coordinates) - laws
+    parameters = {"ball": BITS, "rational": (0,), "modular": (PRIME,)}[arithmetic]
+    tries = [_Try(flow, state, coordinates, scalars_of(arithmetic, p), most) for p in parameters]
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    first = [tries[0].with_words(1, torch.Generator().manual_seed(seed))]
+    for more in tries[1:]:  # brackets help only if more bits do not
+        if first[0].rank < most:
+            first.append(more.with_words(1, torch.Generator().manual_seed(seed)))
+    best = max(first, key=lambda one: one.rank)
+    ranks = [best.rank]
+    while ranks[-1] < most and len(ranks) < depth:
+        best = best.with_words(len(ranks) + 1, generator)
+        ranks.append(best.rank)
+    parameter = parameters[tries.index(best.origin)] if best.origin in tries else parameters[0]
+    return Proof(tuple(ranks), laws, len(coordinates), parameter, best.letters, best.elimination.columns, best.minor())
+
+
+@dataclass(frozen=True, eq=False)
+class _Try:
+    """An elimination with the words that it used."""
+
+    flow: Flow
+    state: Tensor
+    moving: tuple[int, ...]
+    scalars: Scalars
+    most: int
+    elimination: Elimination = field(default_factory=Elimination)
+    letters: tuple[tuple[Sample, ...], ...] = ()
+    rows: tuple[Array, ...] = ()
+    start: "_Try | None" = None
+
+    @property
+    def rank(self) -> int:
+        return self.elimination.rank
+
+    @property
+    def origin(self) -> "_Try":
+        """The try without words."""
+        return self.start or self
+
+    def with_words(self, depth: int, generator: torch.Generator) -> "_Try":
+        number = (self.most - self.rank + 3) * (4 if self.flow.model.piecewise else 1)  # a piece is met by few samples
+        letters = tuple(_rounded(self.flow.model.samples(number, generator)) for _ in range(depth))
+        rows = exact_rows(self.flow, self.state, letters, self.scalars)[:, list(self.moving)]
+        with self.scalars.precision():
+            elimination, used = self.elimination.extended(rows, self.most)
+        if not used:
+            return self
+        kept = tuple(Sample(tuple(x[used] for x in s.inputs), s.cotangent[used], s.drift[used]) for s in letters)
+        return _Try(self.flow, self.state, self.moving, self.scalars, self.most, elimination, (*self.letters, kept), (*self.rows, rows[used]), self.origin)
+
+    def minor(self) -> str:
+        with self.scalars.precision():
+            return state_determinant(determinant(np.concatenate(self.rows)[:, list(self.elimination.columns)]))
+
+
+def _rounded(sample: Sample) -> Sample:
+    """Multiples of 2⁻¹⁰: short in every arithmetic, and seldom equal."""
+
+    def short(x: Tensor) -> Tensor:
+        return (x * 1024).round() / 1024 if x.is_floating_point() else x
+
+    return Sample(tuple(short(x) for x in sample.inputs), short(sample.cotangent), short(sample.drift))
