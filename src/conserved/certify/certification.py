@@ -18,6 +18,7 @@ from conserved.certify.model import exact_laws, model_of
 from conserved.certify.pde import Share, complement, shares
 from conserved.certify.proof import Proof, prove
 from conserved.certify.rank import CLEAR_GAP
+from conserved.certify.sampling import meromorphic
 from conserved.certify.words import RealWords
 from conserved.errors import ConfigurationError
 from conserved.law import LawSet
@@ -115,6 +116,8 @@ class _Found:
     law_gradients: Tensor
     law_gap: float
     misfit: float
+    sampling: str = "real"
+    note: str = ""
 
 
 def certify(
@@ -125,6 +128,7 @@ def certify(
     damping: float = 1.0,
     metric: Callable[[Tensor], Tensor] | None = None,
     arithmetic: str = "float64",
+    sampling: str = "auto",
     seed: int = 0,
     name: str | None = None,
 ) -> Certification:
@@ -144,6 +148,8 @@ def certify(
         metric: diagonal of M(θ) of the mirror flow, as a function of flat θ; None takes that of the block: θ on the parameters that
             it keeps positive, 1 elsewhere.
         arithmetic: "float64", or what a proof is sought in: "ball", and for polynomial modules "rational" or "modular".
+        sampling: "auto" takes complex data near the singularities of the activations where real data do not fill the space; "real"
+            never does, and may then leave wide layers undecided.
         seed: of everything random.
         name: what to call the module.
 
@@ -162,6 +168,8 @@ def certify(
     began = time.perf_counter()
     if arithmetic not in ARITHMETICS:
         raise ConfigurationError(f"arithmetic {arithmetic!r} is unknown; choose one of {', '.join(ARITHMETICS)}")
+    if sampling not in ("auto", "real"):
+        raise ConfigurationError(f"sampling {sampling!r} is unknown; choose one of auto, real")
     model = model_of(module, example_inputs)
     generator = torch.Generator().manual_seed(seed)
     flowing = Flow(model, flow, damping, metric)
@@ -174,6 +182,8 @@ def certify(
         if best[0].closure.filled:
             break
     found = best[0] if len(states) == 1 or best[0].closure.filled else _at_point(flowing, laws, best[0].state, generator, MAX_DEPTH)
+    if sampling == "auto" and not found.closure.filled:
+        found = _on_complex_data(flowing, found, generator)
     judged = _judge(name or type(module).__name__, flowing, found)
     if arithmetic != "float64" and judged.verdict != "refuted":
         judged = _proved(judged, prove(flowing, found.state, found.moving, arithmetic, generator), arithmetic, flowing, found)
@@ -247,8 +257,19 @@ def _at_point(flow: Flow, laws: LawSet, state: Tensor, generator: torch.Generato
     basis, law_gap = independent(gradients[:, moving])
     probe = probe[:, moving]
     misfit = float((probe @ basis.mT).abs().max() / probe.abs().max()) if len(basis) else 0.0
-    result = closure(RealWords(flow, state, moving, generator), len(moving), basis, piecewise=flow.model.piecewise, max_depth=depth)
+    result = closure(RealWords(flow, state, moving, generator), len(moving), basis, exhaustive=flow.model.piecewise, max_depth=depth)
     return _Found(result, state, moving, basis, law_gap, misfit)
+
+
+def _on_complex_data(flow: Flow, found: _Found, generator: torch.Generator) -> _Found:
+    """The closure with meromorphic sampling, if that is possible and does not find less."""
+    words = meromorphic(flow, found.state, found.moving, generator)
+    if isinstance(words, str):
+        return replace(found, note=f"; real data only: {words}")
+    done = closure(words, len(found.moving), found.law_gradients, exhaustive=True)
+    if (done.clear, done.rank) < (found.closure.clear, found.closure.rank):
+        return replace(found, note="; complex data gave no clearer rank")
+    return replace(found, closure=done, sampling="meromorphic")
 
 
 def _judge(name: str, flow: Flow, found: _Found) -> Certification:
@@ -261,15 +282,15 @@ def _judge(name: str, flow: Flow, found: _Found) -> Certification:
     elif not done.clear or found.law_gap < CLEAR_GAP:
         verdict, complete = "undecided", None
         unsettled = f"brackets of depth {len(done.ranks)} still add directions" if not done.settled and done.gap >= CLEAR_GAP else f"no clear gap ({gap:.1e})"
-        reason = f"{unsettled}; try another seed, smaller sizes, or arithmetic='ball'"
+        reason = f"{unsettled}; try another seed, smaller sizes, or arithmetic='ball'{found.note}"
     else:
         verdict, complete = "numerical", count == known
-        reason = f"rank {done.rank} of {done.size} at a random point, singular values apart by {gap:.0e}"
+        reason = f"rank {done.rank} of {done.size} at a random point, singular values apart by {gap:.0e}{found.note}"
     places = _places(flow, found.moving)
     rest = complement(done.span) if done.span is not None else found.law_gradients
     return Certification(
         name, flow.kind, _parameters(flow, found.moving), done.size, done.ranks[0], done.rank, count, known, complete, verdict, reason, gap,
-        "float64", "real", 0.0, len(done.ranks), _unmoved(flow, found.moving), shares(rest, places),
+        "float64", found.sampling, 0.0, len(done.ranks), _unmoved(flow, found.moving), shares(rest, places),
     )  # fmt: skip
 
 

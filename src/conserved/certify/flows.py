@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
-from conserved.certify.model import Model, Sample
+from conserved.certify.model import Model, Sample, exact
 from conserved.errors import ConfigurationError
 
 Field = Callable[[Tensor], Tensor]
@@ -74,7 +74,7 @@ class Flow:
         """
         if not self.has_velocity:
             return theta
-        velocity = (torch.randn(theta.shape, generator=generator, dtype=theta.dtype) * 64).round() / 64
+        velocity = exact(torch.randn(theta.shape, generator=generator, dtype=theta.dtype))
         return torch.cat((torch.tensor([0.0 if self.kind == "momentum" else 1.0], dtype=theta.dtype), theta, velocity))
 
     def generator(self, sample: Sample) -> Field:

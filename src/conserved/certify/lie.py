@@ -57,14 +57,15 @@ class Closure:
         return self.settled and self.gap >= CLEAR_GAP
 
 
-def closure(words: Words, size: int, law_gradients: Tensor, *, piecewise: bool = False, max_depth: int = MAX_DEPTH) -> Closure:
+def closure(words: Words, size: int, law_gradients: Tensor, *, exhaustive: bool = False, max_depth: int = MAX_DEPTH) -> Closure:
     """The closure at one point.
 
     Args:
         words: values of random words.
         size: dimension of the state space.
         law_gradients: independent gradients of known laws, (k, size); they bound the rank by size − k.
-        piecewise: whether the fields are analytic only in pieces; then samples are drawn until a full batch adds nothing.
+        exhaustive: whether to draw until a full batch adds nothing: for fields that are analytic only in pieces, and for samples that aim
+            at one unit each.
         max_depth: of the words.
     """
     target = size - len(law_gradients)
@@ -72,7 +73,7 @@ def closure(words: Words, size: int, law_gradients: Tensor, *, piecewise: bool =
         return filled
     span, ranks = Span.empty(size), list[int]()
     for depth in range(1, max_depth + 1):
-        span = _with_depth(span, words, depth, target, piecewise)
+        span = _with_depth(span, words, depth, target, exhaustive)
         ranks.append(span.rank)
         if span.rank >= target:
             gap = min(span.gap, complement_gap(span.basis, law_gradients)) if span.rank == target else span.gap
@@ -84,14 +85,14 @@ def closure(words: Words, size: int, law_gradients: Tensor, *, piecewise: bool =
     return Closure(tuple(ranks), size, span.gap, False, span.basis)
 
 
-def _with_depth(span: Span, words: Words, depth: int, target: int, piecewise: bool) -> Span:
+def _with_depth(span: Span, words: Words, depth: int, target: int, exhaustive: bool) -> Span:
     """The span with the words of one depth. A few words that add nothing show that no more would, except across pieces."""
-    few = 0 if piecewise or depth == 1 else 8
+    few = 0 if exhaustive or depth == 1 else 8
     while span.rank < target:
         missing = target - span.rank
         before, full = span.rank, missing + _spare(missing)
         span = span.extended(words(depth, min(few, full) if few else full))
-        if span.rank == before or (not few and not piecewise):
+        if span.rank == before or (not few and not exhaustive):
             break
         few = 0
     return span

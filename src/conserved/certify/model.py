@@ -103,12 +103,12 @@ class Model:
         return {name: value.clone() for name, value in self.module.state_dict().items()}
 
     def generic_point(self, generator: torch.Generator) -> Tensor:
-        """Random θ, rounded to multiples of 1/64: exact in every arithmetic. Positive where the module says so."""
+        """Random θ, exact in every arithmetic. Positive where the module says so."""
         self.module.load_state_dict(self._given)  # vectors are drawn around their values, not around the last draw
         randomize(self.module, generator)
         positive = getattr(self.module, "positive", ())
         held = {name: p.detach().abs() + 0.125 if name in positive else p for name, p in self.module.named_parameters()}
-        return (self.flat(held) * 64).round() / 64
+        return exact(self.flat(held))
 
     def entropy_metric(self, theta: Tensor) -> Tensor:
         """Diagonal of the metric of the entropy on the parameters that the module keeps positive: θ there, 1 elsewhere."""
@@ -172,6 +172,11 @@ class Model:
         inputs = tuple(x.double() if x.is_floating_point() else x for x in self.draw(self.batch, generator))
         with torch.no_grad():
             return self.outputs(self.generic_point(generator), inputs).numel()
+
+
+def exact(x: Tensor) -> Tensor:
+    """The nearest multiples of 2⁻¹²: short in every arithmetic, and random ones are seldom equal, as weights at a generic θ must not be."""
+    return (x * 4096).round() / 4096
 
 
 class _Watch(TorchDispatchMode):

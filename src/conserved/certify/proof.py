@@ -9,7 +9,7 @@ from torch import Tensor
 from conserved.certify.certificate import PRIME, exact_rows, law_gradients, scalars_of, state_determinant
 from conserved.certify.elimination import Elimination, determinant
 from conserved.certify.flows import Flow
-from conserved.certify.model import Sample
+from conserved.certify.model import Sample, exact
 from conserved.certify.scalars import Array, Scalars
 
 BITS = (256, 1024, 4096)
@@ -120,9 +120,9 @@ class _Try:
 
 
 def _rounded(sample: Sample) -> Sample:
-    """Multiples of 2⁻¹⁰: short in every arithmetic, and seldom equal."""
+    """The samples with numbers that are short in every arithmetic."""
 
     def short(x: Tensor) -> Tensor:
-        return (x * 1024).round() / 1024 if x.is_floating_point() else x
+        return exact(x) if x.is_floating_point() else x
 
     return Sample(tuple(short(x) for x in sample.inputs), short(sample.cotangent), short(sample.drift))

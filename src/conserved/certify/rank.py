@@ -116,7 +116,7 @@ def complement_gap(rows: Tensor, complement: Tensor) -> float:
         rows: (m, size) with m ≥ size − k.
         complement: (k, size).
     """
-    stacked = torch.cat((unit_rows(rows), torch.linalg.qr(complement.mT).Q.mT)) if len(complement) else unit_rows(rows)
+    stacked = torch.cat((unit_rows(rows), torch.linalg.qr(complement.mT).Q.mT.to(rows.dtype))) if len(complement) else unit_rows(rows)
     size = stacked.shape[1]
     if len(stacked) < size:
         return 0.0
