@@ -24,8 +24,11 @@ from conserved.errors import ConfigurationError
 from conserved.law import LawSet
 
 VERDICTS = ("proved", "numerical", "refuted", "undecided")
-POINTS = 12
-"""Points θ that are tried where the fields are analytic only in pieces; the rank at the best one counts."""
+POINTS = 6
+"""Points θ of a round that are tried where the fields are analytic only in pieces; the rank at the best one counts."""
+
+ROUNDS = 6
+"""Rounds of such points, as long as algebra and known laws do not fill the space."""
 
 SEARCH_DEPTH = 2
 """Length of the brackets while points are compared."""
@@ -174,14 +177,7 @@ def certify(
     generator = torch.Generator().manual_seed(seed)
     flowing = Flow(model, flow, damping, metric)
     laws = exact_laws(model.module)
-    states = [flowing.state(theta, generator) for theta in model.points(generator, POINTS if model.piecewise else 1)]
-    best: list[_Found] = []
-    for state in states:
-        best.append(_at_point(flowing, laws, state, generator, SEARCH_DEPTH if len(states) > 1 else MAX_DEPTH))
-        best.sort(key=lambda found: (-found.closure.rank, -found.closure.gap))
-        if best[0].closure.filled:
-            break
-    found = best[0] if len(states) == 1 or best[0].closure.filled else _at_point(flowing, laws, best[0].state, generator, MAX_DEPTH)
+    found = _at_best_point(flowing, laws, generator) if model.piecewise else _at_point(flowing, laws, _state(flowing, generator), generator, MAX_DEPTH)
     if sampling == "auto" and not found.closure.filled:
         found = _on_complex_data(flowing, found, generator)
     judged = _judge(name or type(module).__name__, flowing, found)
@@ -242,6 +238,26 @@ def _proved(judged: Certification, proof: Proof, arithmetic: str, flow: Flow, fo
     reason = f"a minor of order {rank} is not zero, {proof.laws} closed forms are independent, together all {proof.size} dimensions{near}"
     named = replace(judged, rank_span=proof.ranks[0], rank_lie=rank, independent_laws=proof.laws, known_laws=proof.laws, complete=True)
     return replace(named, verdict="proved", reason=reason, arithmetic=arithmetic, depth=len(proof.ranks), certificate=None if flow.metric else certificate)
+
+
+def _state(flow: Flow, generator: torch.Generator) -> Tensor:
+    return flow.state(flow.model.generic_point(generator), generator)
+
+
+def _at_best_point(flow: Flow, laws: LawSet, generator: torch.Generator) -> _Found:
+    """Where the algebra is largest, or fills the space, of a few telling points; brackets are long only there."""
+    best: _Found | None = None
+    for _ in range(ROUNDS):
+        for theta in flow.model.points(generator, POINTS):
+            found = _at_point(flow, laws, flow.state(theta, generator), generator, SEARCH_DEPTH)
+            if found.closure.filled:
+                return found
+            if best is None or (found.closure.rank, found.closure.gap) > (best.closure.rank, best.closure.gap):
+                best = found
+        if not flow.model.has_hinges:
+            break
+    assert best is not None  # ROUNDS and POINTS > 0
+    return _at_point(flow, laws, best.state, generator, MAX_DEPTH)
 
 
 def _at_point(flow: Flow, laws: LawSet, state: Tensor, generator: torch.Generator, depth: int) -> _Found:

@@ -77,6 +77,10 @@ class Flow:
         velocity = exact(torch.randn(theta.shape, generator=generator, dtype=theta.dtype))
         return torch.cat((torch.tensor([0.0 if self.kind == "momentum" else 1.0], dtype=theta.dtype), theta, velocity))
 
+    def theta(self, state: Tensor) -> Tensor:
+        """The parameters at a state."""
+        return state[1 : self.model.size + 1] if self.has_velocity else state
+
     def generator(self, sample: Sample) -> Field:
         """The vector field of one sample.
 

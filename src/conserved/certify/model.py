@@ -9,8 +9,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
-from typing import Any, NamedTuple
+from math import log, prod
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,9 @@ SELECTIONS = frozenset({"topk", "sort", "max", "amax", "max_pool2d_with_indices"
 
 DRAWS = 512
 """Points θ among which the most varied ones are chosen, for modules that are analytic only in pieces."""
+
+HALVINGS = 10
+"""Of a segment between two inputs, in search of a hinge: what is left is longer than the rounding of exact inputs."""
 
 Draw = Callable[[int, torch.Generator], tuple[Tensor, ...]]
 """Inputs for a number of examples: `Block.example`."""
@@ -120,32 +123,72 @@ class Model:
         """Whether f is analytic only in pieces (ReLU, top-k): then the rank may differ from piece to piece."""
         return self._watch(self.generic_point(torch.Generator().manual_seed(0)), 1).met
 
+    @cached_property
+    def has_hinges(self) -> bool:
+        """Whether there are units that switch, so that some points θ tell more than others."""
+        return self._watch(self.generic_point(torch.Generator().manual_seed(0)), 2).sides(2 * self.batch) is not None
+
     def points(self, generator: torch.Generator, number: int) -> list[Tensor]:
         """Generic points θ, the most telling ones first.
 
         A ReLU unit that is never off, or never on, acts on no data as a ReLU, and there are more laws near such θ. So for modules
-        that are analytic only in pieces, the points whose every unit changes sign over the data come first:
-        Σ_units log(min(share of inputs on, share off) + 1/n) is largest, among random points and mixtures of them.
+        that are analytic only in pieces, the points whose units change sign over the data, and not all together, come first:
+        Σ_units log(min(share of inputs on, share off) + 1/n) + units · log(number of patterns) is largest, among random points and
+        mixtures of them.
         """
-        if not self.piecewise:
+        if not self.has_hinges:
             return [self.generic_point(generator) for _ in range(number)]
         drawn = [self.generic_point(generator) for _ in range(DRAWS)]
-        scored = [(self._watch(theta, 96).variety(), theta) for theta in drawn]
+        scored = [(self._watch(theta, 96).variety(96 * self.batch), theta) for theta in drawn]
         best, theta = max(scored, key=lambda pair: pair[0])
         for other in drawn:  # narrow layers make such points rare: take a tenth of the entries from elsewhere where that helps
             mixed = torch.where(torch.rand(self.size, generator=generator) < 0.1, other, theta)
-            if (score := self._watch(mixed, 96).variety()) > best:
+            if (score := self._watch(mixed, 96).variety(96 * self.batch)) > best:
                 best, theta = score, mixed
                 scored.append((score, mixed))
         scored.sort(key=lambda pair: -pair[0])
         return [theta for _, theta in scored[:number]]
+
+    def across_hinges(self, theta: Tensor, number: int, generator: torch.Generator) -> tuple[Tensor, ...] | None:
+        """Inputs in pairs, close to each other, on the two sides of a hinge of each unit in turn; None if there are none.
+
+        Between two units that switch at nearly the same input lies a piece that random inputs miss, and with it the difference
+        of the fields that tells the units apart. Halving the segment between two random inputs finds the hinge of a unit.
+
+        Shapes: each (number, *shape of one input).
+        """
+        pairs = max(64, (number + 1) // 2)
+        first, second = (self.draw(pairs, generator) for _ in range(2))
+        if not self.piecewise or self.batch != 1 or not all(x.is_floating_point() for x in first):
+            return None
+        low, high = ([x.double() for x in end] for end in (first, second))
+        low_sides, high_sides = (self._sides(theta, end) for end in (low, high))
+        if low_sides is None or high_sides is None or not bool((low_sides != high_sides).any()):
+            return None
+        apart = low_sides != high_sides
+        hits = apart.any(1)
+        low, high, start = [x[hits] for x in low], [x[hits] for x in high], low_sides[hits]
+        unit = _in_turn(apart[hits], generator)
+        for _ in range(HALVINGS):
+            middle = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+            stays = (cast(Tensor, self._sides(theta, middle)) == start).gather(1, unit).flatten()
+            low = [torch.where(stays.view(-1, *[1] * (m.ndim - 1)), m, a) for m, a in zip(middle, low, strict=True)]
+            high = [torch.where(stays.view(-1, *[1] * (m.ndim - 1)), b, m) for m, b in zip(middle, high, strict=True)]
+        both = [torch.stack((a, b), 1).flatten(0, 1) for a, b in zip(low, high, strict=True)]
+        return tuple(x[torch.arange(number) % len(x)].unsqueeze(1) for x in both)
+
+    def _sides(self, theta: Tensor, inputs: list[Tensor]) -> Tensor | None:
+        """On which side of its hinge every unit is, (inputs, units)."""
+        with _Watch() as watch, torch.no_grad():
+            self.outputs(theta, tuple(inputs))
+        return cast(_Watch, watch).sides(len(inputs[0]))
 
     def _watch(self, theta: Tensor, number: int) -> "_Watch":
         """What a forward pass over random inputs meets."""
         drawn = self.draw(number * self.batch, torch.Generator().manual_seed(1))
         with _Watch() as watch, torch.no_grad():
             self.outputs(theta, tuple(x.double() if x.is_floating_point() else x for x in drawn))
-        return watch  # type: ignore[no-any-return]
+        return cast(_Watch, watch)
 
     def samples(self, number: int, generator: torch.Generator, scale: float = 1.0) -> Sample:
         """Random samples, stacked along a new first axis.
@@ -179,25 +222,42 @@ def exact(x: Tensor) -> Tensor:
     return (x * 4096).round() / 4096
 
 
+def _in_turn(apart: Tensor, generator: torch.Generator) -> Tensor:
+    """One of the marked units for each row, the unit whose turn it is if it is marked; (rows, 1)."""
+    row = torch.arange(len(apart))
+    weight = torch.rand(apart.shape, generator=generator, dtype=torch.float64) * apart
+    weight[row, row % apart.shape[1]] += 1.0 * apart[row, row % apart.shape[1]]
+    return weight.argmax(1, keepdim=True)
+
+
 class _Watch(TorchDispatchMode):
     """Notices operations that are analytic only in pieces, and on which side of a hinge their arguments are."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.met = False
-        self._sides: list[Tensor] = []
+        self._met: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket._qualified_op_name.removeprefix("aten::")
         self.met |= name in HINGES or name in SELECTIONS
         if name in HINGES:
-            self._sides.append(args[0].detach() > 0)
+            self._met.append(args[0].detach() > 0)
         return func(*args, **(kwargs or {}))
 
-    def variety(self) -> float:
-        """Σ_units log(min(share on, share off) + 1/n); 0 without hinges."""
-        shares = [(side.double().flatten(1).mean(0), len(side)) for side in self._sides if side.ndim > 1]
-        return sum(float((torch.minimum(on, 1 - on) + 1 / number).log().sum()) for on, number in shares)
+    def sides(self, number: int) -> Tensor | None:
+        """Sides of all hinges, (number, units); None if there are none."""
+        met = [side.flatten(1) for side in self._met if len(side) == number and side.ndim > 1]
+        return torch.cat(met, 1) if met else None
+
+    def variety(self, number: int) -> float:
+        """Σ_units log(min(share on, share off) + 1/n) + units · log(number of patterns); 0 without hinges."""
+        sides = self.sides(number)
+        if sides is None:
+            return 0.0
+        on = sides.double().mean(0)
+        patterns = len(set(map(bytes, sides.byte().numpy())))
+        return float((torch.minimum(on, 1 - on) + 1 / number).log().sum()) + sides.shape[1] * log(patterns)
 
 
 def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None) -> Model:
@@ -252,17 +312,18 @@ def _like(examples: tuple[Tensor, ...]) -> Draw:
 
 def _check(model: Model, what: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    theta = model.points(generator, 1)[0]
+    theta = model.generic_point(generator)
     inputs = tuple(x[0] for x in model.samples(1, generator).inputs)
     first, second = (model.outputs(theta, inputs).detach() for _ in range(2))
     if not torch.equal(first, second):
         raise ConfigurationError(f"{what} gives other outputs when called again; switch dropout and noise off, as with module.eval()")
     if not first.isfinite().all():
         raise ConfigurationError(f"{what} gives NaN or infinity on random inputs; nothing can be counted there")
-    many = model.samples(24, generator)
-    few = [Sample(tuple(x[i] for x in many.inputs), many.cotangent[i], many.drift[i]) for i in range(24)]
+    many = model.samples(6, generator)
+    few = [Sample(tuple(x[i] for x in many.inputs), many.cotangent[i], many.drift[i]) for i in range(6)]
     try:
-        moved = any(bool(model.gradient(theta, sample).any()) for sample in few)
+        points = (theta, *(model.generic_point(generator) for _ in range(32)))  # units that are off may hide the parameters at some
+        moved = any(bool(model.gradient(point, sample).any()) for point in points for sample in few)
     except RuntimeError as error:
         raise ConfigurationError(f"{what}: its outputs have no gradient for its parameters ({str(error).splitlines()[0]})") from error
     if not moved:

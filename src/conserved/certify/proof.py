@@ -11,6 +11,7 @@ from conserved.certify.elimination import Elimination, determinant
 from conserved.certify.flows import Flow
 from conserved.certify.model import Sample, exact
 from conserved.certify.scalars import Array, Scalars
+from conserved.certify.words import samples
 
 BITS = (256, 1024, 4096)
 """Precisions of the balls, tried in order."""
@@ -105,7 +106,7 @@ class _Try:
 
     def with_words(self, depth: int, generator: torch.Generator) -> "_Try":
         number = (self.most - self.rank + 3) * (4 if self.flow.model.piecewise else 1)  # a piece is met by few samples
-        letters = tuple(_rounded(self.flow.model.samples(number, generator)) for _ in range(depth))
+        letters = tuple(_rounded(samples(self.flow, self.state, number, generator)) for _ in range(depth))
         rows = exact_rows(self.flow, self.state, letters, self.scalars)[:, list(self.moving)]
         with self.scalars.precision():
             elimination, used = self.elimination.extended(rows, self.most)

@@ -74,12 +74,6 @@ class MeromorphicWords:
     moving: Tensor
     generator: torch.Generator
 
-    @property
-    def theta(self) -> Tensor:
-        """The parameters at the state."""
-        n = self.flow.model.size
-        return self.state[1 : n + 1] if self.flow.has_velocity else self.state
-
     @cached_property
     def choices(self) -> tuple[str, ...]:
         """Activations that the inputs reach and that the samples aim at.
@@ -114,11 +108,11 @@ class MeromorphicWords:
     @cached_property
     def _outputs(self) -> Any:
         sample = self._draw()
-        return trace(lambda theta, *inputs: self.flow.model.outputs(theta, inputs), self.theta, *sample.inputs)
+        return trace(lambda theta, *inputs: self.flow.model.outputs(theta, inputs), self.flow.theta(self.state), *sample.inputs)
 
     def _activations(self, inputs: list[Array]) -> list[tuple[str, Array]]:
         record: dict[str, list[tuple[str, Array]]] = {}
-        interpret(self._outputs, [self.theta.numpy().astype(complex), *inputs], Complex(), record)
+        interpret(self._outputs, [self.flow.theta(self.state).numpy().astype(complex), *inputs], Complex(), record)
         return [(name, np.asarray(z)) for name, z in record.get("activations", []) if name in SINGULAR or name in ENTIRE]
 
     @cached_property

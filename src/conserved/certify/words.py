@@ -32,6 +32,16 @@ def rows(flow: Flow, state: Tensor, letters: tuple[Sample, ...]) -> Tensor:
         raise ConfigurationError(f"{what} ({str(error).splitlines()[0]})") from error
 
 
+def samples(flow: Flow, state: Tensor, number: int, generator: torch.Generator, scale: float = 1.0) -> Sample:
+    """Random samples for words at a state; every other one next to a hinge, where the module has some."""
+    drawn = flow.model.samples(number, generator, scale)
+    close = flow.model.across_hinges(flow.theta(state), number, generator)
+    if close is None:
+        return drawn
+    mixed = (torch.where((torch.arange(number) % 4 < 2).view(-1, *[1] * (x.ndim - 1)), x, y) for x, y in zip(drawn.inputs, close, strict=True))
+    return Sample(tuple(mixed), drawn.cotangent, drawn.drift)
+
+
 @dataclass(frozen=True, eq=False)
 class RealWords:
     """Random words on real data.
@@ -56,6 +66,6 @@ class RealWords:
         out = []
         for start in range(0, number, block):
             size = min(block, number - start)
-            letters = tuple(self.flow.model.samples(size, self.generator, self.scale) for _ in range(depth))
+            letters = tuple(samples(self.flow, self.state, size, self.generator, self.scale) for _ in range(depth))
             out.append(rows(self.flow, self.state, letters)[:, self.moving])
         return torch.cat(out) if len(out) > 1 else out[0]
