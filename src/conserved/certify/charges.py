@@ -3,6 +3,8 @@ r"""Closed-form laws of a flow, as gradients on its state space.
     gradient flow     the laws of the catalogue, ∇h(θ)
     momentum flows    an antisymmetric generator A of a symmetry gives e^{γt}⟨Aθ, θ̇⟩ (t³ in place of e^{γt} for Nesterov); a
                       translation a gives e^{γt}⟨a, θ̇⟩, and with it ⟨a, θ⟩ + ⟨a, θ̇⟩/γ  (⟨a, θ⟩ + t⟨a, θ̇⟩/2 for Nesterov)
+    mirror flow       of the entropy on positive parameters: a rescaling gives Σ ± ‖leg‖² with 2 Σ leg in place of the square of
+                      every positive leg; what turns legs into each other gives none
 
 The rescalings of a gradient flow have symmetric generators and give no law with momentum. Of a `general_linear` index space the
 rotations remain, n(n − 1)/2; of `rotary` one rotation for each pair.
@@ -25,11 +27,14 @@ from conserved.symmetry import Symmetry
 def known_gradients(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
     """Gradients of the closed-form laws of a flow at a state, one row each, (components, size); dependent ones included.
 
-    None for a mirror flow: the laws of the catalogue are those of the Euclidean metric.
+    None for a mirror flow with a metric that is given: it has other laws, which are not known here.
     """
     model = flow.model
-    if flow.kind == "mirror" or not len(laws):
+    if flow.metric is not None or not len(laws):
         return torch.zeros(0, flow.size, dtype=torch.float64)
+    if flow.kind == "mirror":
+        mirrored: Tensor = jacrev(lambda s: _entropy_laws(flow, laws, s))(state)
+        return mirrored.reshape(-1, flow.size)
     if flow.has_velocity:
         values: Tensor = jacrev(lambda s: _charges(flow, laws, s))(state)
         return values.reshape(-1, flow.size)
@@ -53,6 +58,18 @@ def independent(gradients: Tensor) -> tuple[Tensor, float]:
     lengths = torch.linalg.vector_norm(gradients, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     _, _, directions = torch.linalg.svd(gradients / lengths, full_matrices=False)
     return directions[: found.rank], found.gap
+
+
+def _entropy_laws(flow: Flow, laws: LawSet, theta: Tensor) -> Tensor:
+    """Laws of the metric diag(θ) on positive parameters: there d/dt 2Σθ is what d/dt ‖θ‖² is without it."""
+    params, positive = flow.model.parameters(theta), flow.model.module.positive
+    found = [theta[:0]]
+    for law in laws:
+        if law.symmetry in (Symmetry.GENERAL_LINEAR, Symmetry.RESCALE):
+            legs = [(t, _leg(t, law.kept, params, t.offset)) for t in law.terms]
+            sums = [t.coefficient * (2 * leg if t.parameter in positive else leg.square()).sum(-1) for t, leg in legs]
+            found.append(torch.stack(sums).sum(0).flatten())
+    return torch.cat(found)
 
 
 def _charges(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
