@@ -2,6 +2,12 @@
 
 from conserved import catalog as catalog
 from conserved.catalog import find_laws as find_laws
+from conserved.certify import Certification as Certification
+from conserved.certify import PolynomialLaws as PolynomialLaws
+from conserved.certify import certify as certify
+from conserved.certify import certify_block as certify_block
+from conserved.certify import polynomial_laws as polynomial_laws
+from conserved.certify import verify as verify
 from conserved.errors import ConservedError as ConservedError
 from conserved.law import Absence as Absence
 from conserved.law import Law as Law
@@ -25,6 +31,8 @@ __all__ = [
     "find_laws", "catalog",
     # evaluate them
     "value", "gradient", "rate", "residual", "worst", "step_terms",
+    # count and prove them
+    "certify", "certify_block", "Certification", "verify", "polynomial_laws", "PolynomialLaws",
     # watch them
     "Monitor", "load_run",
     # the rest

@@ -47,7 +47,7 @@ class Certificate:
     Attributes:
         block: name of the catalogue block.
         options: its options.
-        flow: "gradient", "mirror", "momentum" or "nesterov".
+        flow: one of `FLOWS`.
         damping: γ of the momentum flow.
         arithmetic: "ball", "rational" or "modular".
         parameter: bits of the balls, or the prime; 0 for rationals.

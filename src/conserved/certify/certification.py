@@ -146,8 +146,8 @@ def certify(
     Args:
         module: a catalogue block, or any module with `example_inputs`. It is not changed.
         example_inputs: tensors that `forward` takes; they give shapes, values are drawn.
-        flow: "gradient", "mirror", "momentum" or "nesterov".
-        damping: γ of the momentum flow.
+        flow: one of `conserved.certify.flows.FLOWS`: "gradient", "mirror", "momentum", "nesterov", "mirror-momentum".
+        damping: γ of the momentum flows with constant damping.
         metric: diagonal of M(θ) of the mirror flow, as a function of flat θ; None takes that of the block: θ on the parameters that
             it keeps positive, 1 elsewhere.
         arithmetic: "float64", or what a proof is sought in: "ball", and for polynomial modules "rational" or "modular".

@@ -27,10 +27,10 @@ from conserved.symmetry import Symmetry
 def known_gradients(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
     """Gradients of the closed-form laws of a flow at a state, one row each, (components, size); dependent ones included.
 
-    None for a mirror flow with a metric that is given: it has other laws, which are not known here.
+    None for a metric that is given, and for mirror flows with momentum: laws of these are not known here.
     """
     model = flow.model
-    if flow.metric is not None or not len(laws):
+    if flow.metric is not None or flow.kind == "mirror-momentum" or not len(laws):
         return torch.zeros(0, flow.size, dtype=torch.float64)
     if flow.kind == "mirror":
         mirrored: Tensor = jacrev(lambda s: _entropy_laws(flow, laws, s))(state)
@@ -62,12 +62,12 @@ def independent(gradients: Tensor) -> tuple[Tensor, float]:
 
 def _entropy_laws(flow: Flow, laws: LawSet, theta: Tensor) -> Tensor:
     """Laws of the metric diag(θ) on positive parameters: there d/dt 2Σθ is what d/dt ‖θ‖² is without it."""
-    params, positive = flow.model.parameters(theta), flow.model.module.positive
+    params, positive = flow.model.parameters(theta), flow.model.positive
     found = [theta[:0]]
     for law in laws:
         if law.symmetry in (Symmetry.GENERAL_LINEAR, Symmetry.RESCALE):
             legs = [(t, _leg(t, law.kept, params, t.offset)) for t in law.terms]
-            sums = [t.coefficient * (2 * leg if t.parameter in positive else leg.square()).sum(-1) for t, leg in legs]
+            sums = [float(t.coefficient) * (2 * leg if t.parameter in positive else leg.square()).sum(-1) for t, leg in legs]
             found.append(torch.stack(sums).sum(0).flatten())
     return torch.cat(found)
 
@@ -82,7 +82,8 @@ def _charges(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
         pair = ("c",) if law.symmetry is Symmetry.ROTARY else ()
         legs = [(float(t.coefficient), _leg(t, law.kept + pair, positions, t.offset), _leg(t, law.kept + pair, velocities)) for t in law.terms]
         if law.symmetry is Symmetry.TRANSLATION:
-            place, speed = (torch.stack([leg[0] * leg[k].sum(-1) for leg in legs]).sum(0).flatten() for k in (1, 2))
+            place = torch.stack([c * x.sum(-1) for c, x, _ in legs]).sum(0).flatten()
+            speed = torch.stack([c * v.sum(-1) for c, _, v in legs]).sum(0).flatten()
             found.append(growth * speed)
             if flow.kind == "nesterov" or gamma:
                 found.append(place + speed * (time / 2 if flow.kind == "nesterov" else 1 / gamma))

@@ -4,6 +4,10 @@ r"""The flows whose laws are counted, each as a family of vector fields on its s
     mirror      θ̇ = −M(θ) ∇L(θ), M diagonal             state θ
     momentum    θ̈ + γ θ̇ = −∇L(θ)                        state (t, θ, θ̇)
     nesterov    θ̈ + (3/t) θ̇ = −∇L(θ)                    state (t, θ, θ̇)
+    mirror-momentum    θ̈ + γ θ̇ = −M(θ + θ̇/γ) ∇L(θ)     state (t, θ, θ̇)
+
+The last is accelerated mirror descent: with M = (∇²φ)⁻¹ it says d/dt ∇φ(θ + θ̇/γ) = −∇L(θ)/γ (Wibisono, Wilson, Jordan 2016,
+arXiv 1603.04245).
 
 For every data set and loss, ∇L is a combination of the gradient fields g(θ; x, c), so the velocities of a flow are
 combinations of *generators*, each given by one sample. The laws of the flow are the functions that all generators, and
@@ -25,7 +29,7 @@ from conserved.errors import ConfigurationError
 Field = Callable[[Tensor], Tensor]
 """A vector field: state (size,) to velocity (size,)."""
 
-FLOWS = ("gradient", "momentum", "nesterov", "mirror")
+FLOWS = ("gradient", "momentum", "nesterov", "mirror", "mirror-momentum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +39,12 @@ class Flow:
     Args:
         model: the model whose parameters flow.
         kind: one of `FLOWS`.
-        damping: γ of "momentum".
-        metric: diagonal of M as a function of flat θ, for "mirror"; None takes the module's own: θ on the parameters that it keeps
+        damping: γ of "momentum" and "mirror-momentum"; not 0 for the latter.
+        metric: diagonal of M as a function of flat θ, for the mirror flows; None takes the module's own: θ on the parameters that it keeps
             positive, 1 elsewhere.
 
     Raises:
-        ConfigurationError: an unknown kind, or a mirror flow without a metric.
+        ConfigurationError: an unknown kind, a mirror flow without a metric, or mirror-momentum without damping.
     """
 
     model: Model
@@ -52,7 +56,11 @@ class Flow:
         """Check the choices."""
         if self.kind not in FLOWS:
             raise ConfigurationError(f"flow {self.kind!r} is unknown; choose one of {', '.join(FLOWS)}")
-        if self.kind == "mirror" and self.metric is None and not getattr(self.model.module, "positive", ()):
+        if self.metric is not None and not self.has_metric:
+            raise ConfigurationError(f"the {self.kind} flow has no metric; choose mirror or mirror-momentum")
+        if self.kind == "mirror-momentum" and not self.damping:
+            raise ConfigurationError("the mirror-momentum flow takes its metric at θ + θ̇/γ; give a damping that is not 0")
+        if self.has_metric and self.metric is None and not self.model.positive:
             raise ConfigurationError(
                 f"{type(self.model.module).__name__} has no metric of its own; pass metric=, the diagonal of M as a function of flat parameters"
             )
@@ -60,7 +68,17 @@ class Flow:
     @property
     def has_velocity(self) -> bool:
         """Whether the state is (t, θ, θ̇) rather than θ."""
-        return self.kind in ("momentum", "nesterov")
+        return self.kind in ("momentum", "nesterov", "mirror-momentum")
+
+    @property
+    def has_metric(self) -> bool:
+        """Whether gradients are multiplied by a metric."""
+        return self.kind in ("mirror", "mirror-momentum")
+
+    def force(self, theta: Tensor, at: Tensor, sample: Sample) -> Tensor:
+        """The gradient g of a sample at θ, multiplied by the metric at a point of its own: M(at) g(θ), or g."""
+        gradient = self.model.gradient(theta, sample)
+        return (self.metric or self.model.entropy_metric)(at) * gradient if self.has_metric else gradient
 
     @property
     def size(self) -> int:
@@ -75,7 +93,7 @@ class Flow:
         if not self.has_velocity:
             return theta
         velocity = exact(torch.randn(theta.shape, generator=generator, dtype=theta.dtype))
-        return torch.cat((torch.tensor([0.0 if self.kind == "momentum" else 1.0], dtype=theta.dtype), theta, velocity))
+        return torch.cat((torch.tensor([1.0 if self.kind == "nesterov" else 0.0], dtype=theta.dtype), theta, velocity))
 
     def theta(self, state: Tensor) -> Tensor:
         """The parameters at a state."""
@@ -87,18 +105,15 @@ class Flow:
         With momentum: a multiple of the drift (1, θ̇, −γθ̇) plus the force (0, 0, g). Brackets are multilinear, so random
         multiples span the same algebra as the drift and all forces do.
         """
-        if self.kind == "mirror":
-            metric = self.metric or self.model.entropy_metric
-            return lambda theta: metric(theta) * self.model.gradient(theta, sample)
         if not self.has_velocity:
-            return lambda theta: self.model.gradient(theta, sample)
+            return lambda theta: self.force(theta, theta, sample)
         return lambda state: self._accelerated(state, sample)
 
     def _accelerated(self, state: Tensor, sample: Sample) -> Tensor:
         n = self.model.size
         time, theta, velocity = state[:1], state[1 : n + 1], state[n + 1 :]
-        damping = self.damping if self.kind == "momentum" else 3 / time
-        force = self.model.gradient(theta, sample)
+        damping = 3 / time if self.kind == "nesterov" else self.damping
+        force = self.force(theta, theta + velocity / self.damping if self.has_metric else theta, sample)
         drift = sample.drift
         return torch.cat((drift * torch.ones_like(time), drift * velocity, force - drift * damping * velocity))
 
@@ -110,8 +125,8 @@ def bracket(first: Field, second: Field) -> Field:
     """
 
     def field(state: Tensor) -> Tensor:
-        v, dv = jvp(second, (state,), (first(state),))
-        _, du = jvp(first, (state,), (v,))
+        v, dv = jvp(second, (state,), (first(state),))  # type: ignore[misc]  # without has_aux there are two
+        _, du = jvp(first, (state,), (v,))  # type: ignore[misc]
         return dv - du  # type: ignore[no-any-return]
 
     return field

@@ -113,10 +113,14 @@ class Model:
         held = {name: p.detach().abs() + 0.125 if name in positive else p for name, p in self.module.named_parameters()}
         return exact(self.flat(held))
 
+    @property
+    def positive(self) -> tuple[str, ...]:
+        """Names of the parameters that the module keeps positive."""
+        return cast(tuple[str, ...], getattr(self.module, "positive", ()))
+
     def entropy_metric(self, theta: Tensor) -> Tensor:
         """Diagonal of the metric of the entropy on the parameters that the module keeps positive: θ there, 1 elsewhere."""
-        positive = getattr(self.module, "positive", ())
-        return torch.cat([(part if name in positive else torch.ones_like(part)).flatten() for name, part in self.parameters(theta).items()])
+        return torch.cat([(part if name in self.positive else torch.ones_like(part)).flatten() for name, part in self.parameters(theta).items()])
 
     @cached_property
     def piecewise(self) -> bool:

@@ -26,7 +26,7 @@ def rows(flow: Flow, state: Tensor, letters: tuple[Sample, ...]) -> Tensor:
         ConfigurationError: the module has an operation that cannot be differentiated often enough, or not in batches.
     """
     try:
-        return vmap(lambda *samples: word(flow, samples)(state))(*letters)  # type: ignore[no-any-return]
+        return vmap(lambda *samples: word(flow, samples)(state))(*letters)
     except (RuntimeError, NotImplementedError) as error:
         what = f"{type(flow.model.module).__name__}: its gradient field cannot be differentiated {len(letters) - 1} times in batches"
         raise ConfigurationError(f"{what} ({str(error).splitlines()[0]})") from error
