@@ -21,6 +21,7 @@ from conserved.errors import ConfigurationError, ConservedError, UnknownNameErro
 
 if TYPE_CHECKING:
     from conserved.catalog import Block, Statement
+    from conserved.certify import Certification
     from conserved.experiments.demo import DemoResult
     from conserved.law import LawSet
 
@@ -35,6 +36,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+BLOCK_OPTIONS: dict[str, Any] = {"ignore_unknown_options": True}
+"""Context settings of commands that take the options of a block, `--hidden 16` or `hidden=16`, among their own."""
+
+OptionsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[--KEY VALUE | KEY=VALUE]...", help="Sizes and choices of the block, such as --dim 8 --causal.")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -102,10 +109,10 @@ def demo(
     return 0 if result.holds else 1
 
 
-@app.command()
+@app.command(context_settings=BLOCK_OPTIONS)
 def laws(
     target: Annotated[str | None, typer.Argument(help="A catalogue block, or 'demo' for the demonstration's model. Without it: the catalogue.")] = None,
-    options: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Sizes and choices of the block, such as dim=8 causal=true.")] = None,
+    options: OptionsArgument = None,
     family: Annotated[str, typer.Option(help="Only families that match this pattern.")] = "*",
     layer: Annotated[str, typer.Option(help="Only layers that match this pattern, such as 'layers.0*'.")] = "*",
     latex: Annotated[bool, typer.Option("--latex", help="Print formulas as LaTeX.")] = False,
@@ -113,7 +120,7 @@ def laws(
 ) -> None:
     """Print the conservation laws of a catalogue block or of the demonstration's model.
 
-    Examples: `conserved laws`, `conserved laws swiglu hidden=16`, `conserved laws decoder layers=1 norm=layer mlp=gelu`, `conserved laws demo`.
+    Examples: `conserved laws`, `conserved laws swiglu --hidden 16`, `conserved laws decoder layers=1 norm=layer mlp=gelu`, `conserved laws demo`.
 
     'count' is the number of functionally independent scalars of a law; the total above the table ("total" in JSON) takes overlaps between
     laws into account.
@@ -148,6 +155,63 @@ def laws(
         _print_json(chosen.to_json() | {"completeness": statement.completeness, "conditions": statement.conditions})
         return
     _print_laws(target, chosen, model.statement, latex)
+
+
+@app.command(context_settings=BLOCK_OPTIONS)
+def certify(
+    block: Annotated[str | None, typer.Argument(help="A catalogue block; `conserved laws` lists them. Not needed with --verify.")] = None,
+    options: OptionsArgument = None,
+    flow: Annotated[str, typer.Option(help="gradient, momentum, nesterov, mirror or mirror-momentum.")] = "gradient",
+    damping: Annotated[float, typer.Option(help="Damping of the momentum flows.")] = 1.0,
+    arithmetic: Annotated[str, typer.Option(help="float64 counts numerically; ball, rational and modular look for a proof.")] = "float64",
+    degree: Annotated[int | None, typer.Option(help="Instead of the count: all polynomial laws up to this degree, as formulas.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random point and data.")] = 0,
+    save: Annotated[Path | None, typer.Option(help="New file for the certificate of a proof.")] = None,
+    verify: Annotated[Path | None, typer.Option(help="Check a saved certificate, from nothing but itself.")] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Count the conservation laws of a block, and tell whether its list is complete.
+
+    The laws are the functions that every gradient leaves alone; near a random point there are exactly D − dim Lie of them, where D counts the
+    parameters and Lie is the algebra that the gradient fields of all inputs span with their brackets.
+
+    Examples: `conserved certify swiglu --dim 3 --hidden 5`, `conserved certify relu --dims 2,4,3 --bias`,
+    `conserved certify linear --dims 2,2,2 --flow momentum`, `conserved certify linear --dims 2,2,1 --degree 2`,
+    `conserved certify mha --dim 2 --heads 1 --head-dim 2 --arithmetic ball --save proof.json`, `conserved certify --verify proof.json`.
+
+    'proved' rests on a determinant that is certainly not zero; 'numerical' on a gap between singular values, which is printed; 'refuted' says
+    that a listed law is not conserved; 'undecided' that no gap was clear: a guess is never printed as a count.
+
+    Exit status 1 if a listed law is refuted, the count is undecided, the proof asked for was not found, or the certificate is rejected.
+    """
+    if verify is not None:
+        if block is not None:
+            raise ConfigurationError(f"--verify takes everything from the certificate; leave out {block!r}")
+        return _verify(verify, as_json)
+    if block is None:
+        raise ConfigurationError("name a block, as in: conserved certify swiglu --dim 3 --hidden 5; conserved laws lists the blocks")
+    given = _parse_options(options or [])
+    if degree is not None:
+        if (arithmetic, save) != ("float64", None):
+            raise ConfigurationError("--degree is exact by itself and has no certificate; leave out --arithmetic and --save")
+        return _polynomial(block, given, degree, flow, damping, seed, as_json)
+    if save is not None:
+        if arithmetic == "float64":
+            raise ConfigurationError("--save needs a proof; give --arithmetic ball, rational or modular")
+        if save.exists() or not save.absolute().parent.is_dir():
+            raise ConfigurationError(f"{save} {'exists' if save.exists() else 'lies in no directory'}; name a new file for the certificate")
+    from conserved.certify import certify_block
+
+    with _waiting(f"certifying {block}", as_json):
+        found = certify_block(block, given, flow=flow, damping=damping, arithmetic=arithmetic, seed=seed)
+    saved = save is not None and found.certificate is not None
+    if save is not None and found.certificate is not None:
+        found.certificate.save(save)
+    if as_json:
+        _print_json(found.to_json() | ({"certificate": str(save) if saved else None} if save else {}))
+    else:
+        _print_certification(found, save, saved)
+    return 0 if found.verdict == "proved" or (found.verdict == "numerical" and arithmetic == "float64") else 1
 
 
 @app.command()
@@ -187,6 +251,17 @@ def _progress(title: str, quiet: bool) -> Generator[Callable[[int, int], None] |
             bar.stop()
 
 
+@contextmanager
+def _waiting(title: str, quiet: bool) -> Generator[None]:
+    """A spinner on stderr for work without countable steps; it leaves no trace."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield
+        return
+    with console.status(title):
+        yield
+
+
 def _free_directory(base: Path) -> Path:
     """The directory itself, or the first of base-2, base-3, … that does not exist."""
     number, path = 1, base
@@ -196,12 +271,13 @@ def _free_directory(base: Path) -> Path:
     return path
 
 
-def _parse_options(pairs: list[str]) -> dict[str, Any]:
+def _parse_options(words: list[str]) -> dict[str, Any]:
+    """Options of a block: `--key value`, `--key` alone for true, `key=value`."""
     options: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in _pairs(words):
         key, separator, value = pair.partition("=")
         if not separator or not key or not value:
-            raise UnknownNameError(f"cannot read {pair!r} as an option; write KEY=VALUE, such as hidden=16 or dims=3,4,2")
+            raise UnknownNameError(f"cannot read {pair!r} as an option; write --KEY VALUE or KEY=VALUE, such as --hidden 16 or dims=3,4,2")
         key = key.replace("-", "_")
         if key in options:
             raise ConfigurationError(f"the option {key} is given twice, the second time in {pair!r}; give it once")
@@ -209,6 +285,23 @@ def _parse_options(pairs: list[str]) -> dict[str, Any]:
         parsed = tuple(_parse_value(part) for part in value.split(","))
         options[key] = parsed if several else parsed[0] if len(parsed) == 1 else parsed
     return options
+
+
+def _pairs(words: list[str]) -> list[str]:
+    """Every option as key=value."""
+    out: list[str] = []
+    waiting = False
+    for word in words:
+        if word.startswith("--"):
+            out.append(word[2:] if "=" in word else f"{word[2:]}=true")
+            waiting = "=" not in word
+        elif waiting and "=" not in word:
+            out[-1] = f"{out[-1].removesuffix('=true')}={word}"
+            waiting = False
+        else:
+            out.append(word)
+            waiting = False
+    return out
 
 
 def _parse_value(text: str) -> Any:
@@ -279,6 +372,73 @@ def _print_laws(target: str, laws: "LawSet", statement: "Statement", latex: bool
     console.print(f"hold for: {statement.conditions}\nlist: {statement.completeness}")
     for source in dict.fromkeys(law.source for law in laws):
         console.print(f"{', '.join(dict.fromkeys(law.family for law in laws if law.source == source))}: {source}")
+
+
+def _verify(path: Path, as_json: bool) -> int:
+    from conserved.certify import verify
+
+    with _waiting(f"verifying {path}", as_json):
+        found = verify(path)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        print(f"{path}: {found}")
+    return 0 if found.valid else 1
+
+
+def _polynomial(block: str, options: dict[str, Any], degree: int, flow: str, damping: float, seed: int, as_json: bool) -> int:
+    from fractions import Fraction
+
+    from conserved.catalog import make_block
+    from conserved.certify import polynomial_laws
+
+    with _waiting(f"polynomial laws of {block}", as_json):
+        found = polynomial_laws(make_block(block, options), degree=degree, flow=flow, damping=Fraction(damping), seed=seed)
+    if as_json:
+        _print_json({
+            "block": block,
+            "flow": flow,
+            "degree": degree,
+            "laws": [law.formula for law in found.laws],
+            "generators": [law.formula for law in found.generators],
+            "independent": found.independent,
+            "proof": found.proof,
+            "matches_catalogue": found.matches is not None,
+            "unmoved": list(found.unmoved),
+        })
+    else:
+        print(found)
+        if found.matches:
+            print(f"those of degree ≤ 2 are combinations of the catalogue's laws: {', '.join(found.matches.families)}")
+    return 0
+
+
+def _print_certification(found: "Certification", save: Path | None, saved: bool) -> None:
+    from conserved.certify.rank import CLEAR_GAP
+
+    console = Console(markup=False, highlight=False)
+    console.print(str(found))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+    table.add_column("quantity")
+    table.add_column("value", justify="right")
+    table.add_column("meaning", overflow="fold")
+    state = "D, parameters that move" if found.size == found.parameters else f"D, parameters that move; the state (t, θ, θ̇) has {found.size}"
+    for quantity, value, meaning in (
+        ("parameters", found.parameters, state),
+        ("rank of the span", found.rank_span, "of the gradients of all inputs at one point"),
+        ("rank of the algebra", found.rank_lie, f"with brackets of up to {found.depth} fields; {found.sampling} data"),
+        ("independent laws", found.independent_laws, "the rest" if found.verdict != "undecided" else "at most; the rank may be larger"),
+        ("known laws", found.known_laws, "independent closed forms of the catalogue"),
+        ("gap", format(found.gap, ".0e"), f"between singular values kept and dropped; below {CLEAR_GAP:.0e} nothing is decided"),
+        ("seconds", format(found.seconds, ".1f"), f"in {found.arithmetic} arithmetic"),
+    ):
+        table.add_row(quantity, str(value), meaning)
+    console.print(table)
+    console.print("part in the laws: " + "; ".join(map(str, found.shares)))
+    if found.unmoved:
+        console.print(f"no output depends on: {', '.join(found.unmoved)}; they are not counted")
+    if save is not None:
+        console.print(f"certificate: {save}" if saved else "no proof, so no certificate was saved", soft_wrap=True)
 
 
 def _number(value: float | None, digits: str = ".1e", missing: str = "not eval.") -> str:

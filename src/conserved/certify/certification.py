@@ -178,7 +178,7 @@ def certify(
     flowing = Flow(model, flow, damping, metric)
     laws = exact_laws(model.module)
     found = _at_best_point(flowing, laws, generator) if model.piecewise else _at_point(flowing, laws, _state(flowing, generator), generator, MAX_DEPTH)
-    if sampling == "auto" and not found.closure.filled:
+    if sampling == "auto" and not (found.closure.filled and found.closure.clear):
         found = _on_complex_data(flowing, found, generator)
     judged = _judge(name or type(module).__name__, flowing, found)
     if arithmetic != "float64" and judged.verdict != "refuted":

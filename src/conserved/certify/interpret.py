@@ -130,15 +130,34 @@ def _logsumexp(z: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return z.exp().sum(dim, keepdim=keepdim).log()
 
 
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    return ((beta * x).exp() + 1).log() / beta
+
+
+def _mish(x: Tensor, inplace: bool = False) -> Tensor:
+    return x * _softplus(x).tanh()
+
+
+def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any) -> Tensor:
+    axes = tuple(range(-len(shape), 0))
+    centred = x - x.mean(axes, keepdim=True)
+    out = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
 _FORMULAS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.softmax, Tensor.softmax, torch.nn.functional.softmax, torch.special.softmax), _softmax),
     **dict.fromkeys((torch.log_softmax, Tensor.log_softmax, torch.nn.functional.log_softmax, torch.special.log_softmax), _log_softmax),
     **dict.fromkeys((torch.logsumexp, Tensor.logsumexp, torch.special.logsumexp), _logsumexp),
+    torch.nn.functional.softplus: _softplus,
+    torch.nn.functional.mish: _mish,
+    **dict.fromkeys((torch.layer_norm, torch.nn.functional.layer_norm), _layer_norm),
 }
 
 
 class _Analytic(TorchFunctionMode):
-    """Traces softmax and its kin by analytic formulas."""
+    """Traces softmax and its kin, softplus, mish and layer normalisation by analytic formulas."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         formula = _FORMULAS.get(func)
