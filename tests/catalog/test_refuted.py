@@ -7,45 +7,18 @@ import torch
 
 from conserved.catalog import MixtureOfExperts
 from conserved.catalog.moe import REFUTED
+from conserved.experiments.counterexample import router_velocity, sigmoid_gate, softmax_gate
 from conserved.law import Law, Term, rate, residual, worst
 from conserved.symmetry import Symmetry
 from conserved.tolerance import CONTROL_RESIDUAL, residual_bound
 
-OUTPUTS = (Fraction(0), Fraction(1))
-"""First coordinate of the two experts' outputs at x = e₁: 0 and e₁."""
-
-ODDS = (Fraction(1), Fraction(3))
-"""exp of the logits (0, ln 3)."""
-
-
-def router_velocity(gates: list[Fraction], slopes: list[list[Fraction]]) -> list[Fraction]:
-    """dW_e1/dt = −∂/∂W_e1 of ½‖Σ g_p y_p‖², with x = e₁ and target 0; slopes[p][e] = ∂g_p/∂z_e."""
-    y = sum((g * o for g, o in zip(gates, OUTPUTS, strict=True)), Fraction(0))
-    return [-y * sum((slopes[p][e] * OUTPUTS[p] for p in range(2)), Fraction(0)) for e in range(2)]
-
-
-def sigmoid_gate() -> tuple[list[Fraction], list[list[Fraction]]]:
-    """g = s/Σs, s = t/(1+t) for odds t, s' = s(1−s), ∂g_p/∂z_e = s'_e (δ_pe Σs − s_p)/(Σs)²."""
-    s = [t / (1 + t) for t in ODDS]
-    total = sum(s, Fraction(0))
-    slopes = [[s[e] * (1 - s[e]) * ((total if p == e else 0) - s[p]) / total**2 for e in range(2)] for p in range(2)]
-    return [value / total for value in s], slopes
-
-
-def softmax_gate() -> tuple[list[Fraction], list[list[Fraction]]]:
-    """g = t/Σt, ∂g_p/∂z_e = g_p(δ_pe − g_e)."""
-    g = [t / sum(ODDS, Fraction(0)) for t in ODDS]
-    return g, [[g[p] * ((1 if p == e else 0) - g[e]) for e in range(2)] for p in range(2)]
-
 
 def test_the_exact_counterexample() -> None:
     """d/dt (W₁₁ + W₂₁) = 9/250, where a softmax gate gives 0."""
-    gates, slopes = sigmoid_gate()
-    assert gates == [Fraction(2, 5), Fraction(3, 5)]
-    assert sum(router_velocity(gates, slopes), Fraction(0)) == Fraction(9, 250)
-    gates, slopes = softmax_gate()
-    assert router_velocity(gates, slopes) != [0, 0]
-    assert sum(router_velocity(gates, slopes), Fraction(0)) == 0
+    assert sigmoid_gate()[0] == (Fraction(2, 5), Fraction(3, 5))
+    assert sum(router_velocity(sigmoid_gate()), Fraction(0)) == Fraction(9, 250)
+    assert router_velocity(softmax_gate()) != [0, 0]
+    assert sum(router_velocity(softmax_gate()), Fraction(0)) == 0
 
 
 def router_sum(experts: int, dim: int) -> Law:
