@@ -21,7 +21,7 @@ Gate = tuple[tuple[Fraction, ...], tuple[tuple[Fraction, ...], ...]]
 
 
 def sigmoid_gate(odds: tuple[Fraction, ...] = ODDS) -> Gate:
-    """g = s/Σs with s = t/(1+t) for odds t: s' = s(1−s), ∂g_p/∂z_e = s'_e (δ_pe Σs − s_p)/(Σs)².
+    """The normalised sigmoid g = s/Σs with s = t/(1+t) for odds t: s' = s(1−s), ∂g_p/∂z_e = s'_e (δ_pe Σs − s_p)/(Σs)².
 
     Example:
         >>> print(*sigmoid_gate()[0])
@@ -34,7 +34,7 @@ def sigmoid_gate(odds: tuple[Fraction, ...] = ODDS) -> Gate:
 
 
 def softmax_gate(odds: tuple[Fraction, ...] = ODDS) -> Gate:
-    """g = t/Σt for odds t: ∂g_p/∂z_e = g_p(δ_pe − g_e).
+    """The softmax g = t/Σt for odds t: ∂g_p/∂z_e = g_p(δ_pe − g_e).
 
     Example:
         >>> print(*softmax_gate()[0])
