@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+AUDIT = "audit.json"
+"""The file of an audit in its directory."""
+
 FORMAT = "conserved audit 1"
 VERDICTS = ("proved", "numerical", "refuted", "undecided")
 AGREES = ("proved", "numerical")

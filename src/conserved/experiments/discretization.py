@@ -86,7 +86,7 @@ def _joined(parts: Mapping[str, Tensor]) -> Tensor:
 
 
 def _norm(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x))
+    return float(torch.linalg.vector_norm(x.detach()))
 
 
 def exact_drift(
