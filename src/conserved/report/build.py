@@ -1,20 +1,24 @@
 """From what was read to what is on the page."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from conserved.experiments.claims import AuditResult
 from conserved.law import Law, LawSet
 from conserved.report.curves import run_view, step_limit
-from conserved.report.data import CONTROL, LawView, Missing, Report, RunView, Settings, Study, Verdict
+from conserved.report.data import CONTROL, HeatMap, LawView, Missing, Report, RunView, Settings, Study, Verdict
 from conserved.report.reading import Run, Source
 from conserved.report.residuals import heat_map, verdict
 from conserved.report.study import control, study
-from conserved.report.wording import flatten, listed, number, plural
+from conserved.report.wording import audit_sentences, flatten, listed, number, plural
 from conserved.version import __version__
 
 
 def report_of(source: Source) -> Report:
     """Everything on the page."""
+    if not source.runs and source.audit is not None:
+        return _audit_alone(source.path, source.audit)
     head = source.runs[0].header
     laws = tuple(_law_view(law) for law in head.laws)
     limit = step_limit(len(laws), len(source.runs))
@@ -29,8 +33,8 @@ def report_of(source: Source) -> Report:
     return Report(
         title=source.path.resolve().name,
         path=str(source.path),
-        summary=_summary(independent, laws, runs, found, together),
-        notices=_notices(runs, found),
+        summary=_summary(independent, laws, runs, found, together) + (audit_sentences(source.audit) if source.audit else ()),
+        notices=_notices(runs, found) + (source.audit.troubles if source.audit else ()),
         independent=independent,
         approximate=independent - real.select(exact=True).independent_count,
         laws=laws,
@@ -42,6 +46,30 @@ def report_of(source: Source) -> Report:
         study=together,
         settings=_settings(source, configuration),
         version=__version__,
+        audit=source.audit,
+    )
+
+
+def _audit_alone(path: Path, audit: AuditResult) -> Report:
+    """The page on an audit without runs."""
+    settings = Settings("Audit", (("directory", str(path)), ("seed", str(audit.seed)), ("seconds", f"{audit.seconds:.1f}")))
+    return Report(
+        title=path.resolve().name,
+        path=str(path),
+        summary=audit_sentences(audit),
+        notices=audit.troubles,
+        independent=0,
+        approximate=0,
+        laws=(),
+        missing=(),
+        runs=(),
+        heat=HeatMap((), (), ()),
+        verdict=Verdict(0, 0, 0, None, "", 0.0, "", False),
+        control=None,
+        study=None,
+        settings=(settings, Settings("Versions", tuple(flatten(audit.versions)))),
+        version=__version__,
+        audit=audit,
     )
 
 

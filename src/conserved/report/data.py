@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from conserved.experiments.claims import AuditResult
+
 CONTROL = "control"
 """Family of the deliberately wrong law."""
 
@@ -342,11 +344,12 @@ class Report:
         notices: what the reader must know before reading the figures.
         independent, approximate: numbers of independent scalars in all laws without the control, and in the approximate ones.
         laws, missing: the tables of laws and of absences.
-        runs: at least one.
+        runs: at least one, unless there is only an audit.
         heat, verdict: of the residuals, over all runs.
         control, study: None where there is none.
         settings: configuration, optimiser, versions.
         version: of the program that wrote the page.
+        audit: of a paper's claims; None where there is none.
     """
 
     title: str
@@ -364,6 +367,7 @@ class Report:
     study: Study | None
     settings: tuple[Settings, ...]
     version: str
+    audit: AuditResult | None = None
 
     @property
     def families(self) -> tuple[str, ...]:

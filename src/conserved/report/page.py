@@ -12,8 +12,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
+from conserved.experiments.claims import ROLES, VERDICTS
 from conserved.report.data import CURVES, Report
-from conserved.report.wording import full, number, plural
+from conserved.report.wording import exactly, found, full, number, plural
 from conserved.tolerance import CONTROL_RESIDUAL
 
 GENERATOR = "conserved"
@@ -21,9 +22,9 @@ GENERATOR = "conserved"
 
 def render(report: Report) -> str:
     """The page as HTML text."""
-    scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))]
+    scripts = [_script(get_plotlyjs()), _script(_resource("report.js"))] if report.runs else []  # an audit has no figures
     environment = Environment(loader=FunctionLoader(_resource), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "full": full, "plural": plural, "heat": heat}
+    environment.filters |= {"number": number, "full": full, "plural": plural, "heat": heat, "found": found, "exactly": exactly}
     return environment.get_template("page.html").render(
         report=report,
         generator=GENERATOR,
@@ -32,6 +33,8 @@ def render(report: Report) -> str:
         data=Markup(embed(drawn(report))),
         scripts=scripts,
         control_residual=CONTROL_RESIDUAL,
+        verdicts=VERDICTS,
+        roles=ROLES,
     )
 
 
@@ -55,6 +58,7 @@ def drawn(report: Report) -> dict[str, Any]:
         "verdict": asdict(report.verdict) | {"state": report.verdict.state},
         "control": asdict(report.control) if report.control else None,
         "study": asdict(report.study) if report.study else None,
+        "audit": report.audit.to_json() if report.audit else None,
     }
 
 
@@ -88,7 +92,7 @@ def _script(text: str) -> Markup:
 
 def _policy(scripts: list[Markup]) -> str:
     """A content policy under which the browser runs these scripts only, and loads nothing from anywhere."""
-    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts) or "'none'"
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
 
 

@@ -2,6 +2,7 @@
 
     run      a directory with run.json and trace.jsonl (`conserved.monitor.runlog`)
     study    a directory of runs, with summary.json beside them (`conserved demo` writes it)
+    audit    a directory with audit.json (`conserved audit -o` writes it), alone or in one of the above
 
 Whatever is not a finite number in the files is null here: "not evaluated".
 """
@@ -9,13 +10,14 @@ Whatever is not a finite number in the files is null here: "not evaluated".
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from conserved.errors import RunError
+from conserved.errors import ConfigurationError, RunError
+from conserved.experiments.claims import AUDIT, AuditResult
 from conserved.monitor.runlog import HEADER, TRACE, RunHeader, per_law, read_header, read_records
 from conserved.report.data import COLUMNS
 
@@ -53,17 +55,19 @@ class Source:
 
     Args:
         path: the directory that was given.
-        runs: one run, or those of the study.
+        runs: one run, or those of the study; none if there is only an audit.
         summary: what summary.json says; None for a single run.
+        audit: what audit.json says, if it is there.
     """
 
     path: Path
     runs: tuple[Run, ...]
     summary: Mapping[str, Any] | None = None
+    audit: AuditResult | None = None
 
 
 def read_source(path: str | os.PathLike[str]) -> Source:
-    """Read a run or a study.
+    """Read a run, a study or an audit.
 
     Raises:
         RunError: neither is there, a file is missing or damaged, a run with laws has no records, or
@@ -71,15 +75,27 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     """
     folder = Path(path)
     if (folder / HEADER).exists():
-        return Source(folder, (read_run(folder, folder.resolve().name),))
+        return Source(folder, (read_run(folder, folder.resolve().name),), audit=_read_audit(folder))
     if (folder / SUMMARY).exists():
-        return _read_study(folder)
+        return replace(_read_study(folder), audit=_read_audit(folder))
+    if (audit := _read_audit(folder)) is not None:
+        return Source(folder, (), audit=audit)
     if not folder.is_dir():
         raise RunError(f"{folder} is not a directory; give the directory of a run or of a study")
     inside = sorted(file.parent for file in folder.glob(f"*/{HEADER}"))
     if inside:
         raise RunError(f"{folder} holds runs but no {SUMMARY}, so the study did not finish; report on one of its runs: {inside[0]}")
-    raise RunError(f"{folder} holds neither a run ({HEADER}) nor a study ({SUMMARY}); give the directory that Monitor(log=…) or `conserved demo` wrote")
+    raise RunError(f"{folder} holds neither a run ({HEADER}), a study ({SUMMARY}) nor an audit ({AUDIT}); give the directory that one of them was written to")
+
+
+def _read_audit(folder: Path) -> AuditResult | None:
+    file = folder / AUDIT
+    if not file.exists():
+        return None
+    try:
+        return AuditResult.from_json(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, ConfigurationError) as error:
+        raise RunError(f"{file} is damaged ({error}); run the audit again") from error
 
 
 def read_run(folder: Path, name: str, lr: float | None = None) -> Run:

@@ -1,7 +1,10 @@
 """How numbers, names and findings are put into words."""
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any
+
+from conserved.experiments.claims import VERDICTS, AuditResult, Value
 
 MISSING = "not evaluated"
 
@@ -24,6 +27,38 @@ def number(value: float | None) -> str:
 def full(value: float | None) -> str:
     """The number that reads back to the same float; "null" where not evaluated."""
     return "null" if value is None else repr(value)
+
+
+def found(value: Value | None) -> str:
+    """A number of an audit for reading: counts and fractions exactly, measured numbers with three digits.
+
+    Example:
+        >>> found(1504), found(Fraction(9, 250)), found(1.99953), found(None)
+        ('1,504', '9/250', '2', 'none')
+    """
+    if value is None:
+        return "none"
+    return f"{value:,}" if isinstance(value, int) else str(value) if isinstance(value, Fraction) else number(value)
+
+
+def exactly(value: Value | None) -> str:
+    """The same for machines.
+
+    Example:
+        >>> exactly(1504), exactly(Fraction(9, 250)), exactly(0.1), exactly(None)
+        ('1504', '9/250', '0.1', 'null')
+    """
+    return "null" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def audit_sentences(audit: AuditResult) -> tuple[str, str]:
+    """What an audit came to, and whether the catalogue agrees."""
+    ids = {verdict: [claim.id for claim in audit.claims if claim.verdict == verdict] for verdict in VERDICTS}
+    counted = listed(f"{len(names)} {verdict} ({', '.join(names)})" for verdict, names in ids.items() if names)
+    first = f"{plural(len(audit.claims), 'claim')} of {audit.paper} {'was' if len(audit.claims) == 1 else 'were'} audited: {counted or 'none'}."
+    if audit.holds:
+        return first, "Every claim is decided, and the laws of the catalogue are those that were found."
+    return first, f"The audit does not hold, for {plural(len(audit.troubles), 'reason')} listed below."
 
 
 def plural(count: int, noun: str) -> str:

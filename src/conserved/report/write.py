@@ -15,13 +15,14 @@ _OURS = re.compile(rb'<meta name="generator" content="' + GENERATOR.encode() + r
 
 
 def write_report(run: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
-    """Write a self-contained HTML page on a run or a study.
+    """Write a self-contained HTML page on a run, a study or an audit.
 
     The page needs no network and opens from disk. An earlier report is replaced as a whole; any
     other file is left alone.
 
     Args:
-        run: a run directory, or a directory of runs with summary.json, as `conserved demo` writes it.
+        run: a run directory, or a directory of runs with summary.json, as `conserved demo` writes it, or one with audit.json, as
+            `conserved audit -o` does.
         out: the file to write; `report.html` inside the run if None.
 
     Returns:
