@@ -27,17 +27,23 @@ SUMMARY = "summary.json"
 CERTIFICATES = "certificates"
 
 
-def audit(claims: Sequence[str] | None = None, *, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> AuditResult:
+def audit(
+    claims: Sequence[str] | None = None, *, seed: int = 0, directory: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> AuditResult:
     """Check the claims of the paper.
 
     Args:
         claims: ids of `PLANS`, such as "4.2" or "level-sets"; None for all.
         seed: of everything random.
+        directory: where to write audit.json, the certificates and report.html: a new or empty one, or that of a run, a study or an
+            earlier audit. None writes nothing.
         progress: called with (checks done, checks in all).
 
     Raises:
         UnknownNameError: no claim has that id.
         ConfigurationError: the seed is no whole number from 0 to 2**63 − 1.
+        RunError: the directory is in use, or holds a report.html of others.
+        OSError: the directory cannot be made or written.
 
     Example:
         >>> found = audit(["4.2"])
@@ -52,6 +58,8 @@ def audit(claims: Sequence[str] | None = None, *, seed: int = 0, progress: Calla
     for name in claims or ():
         if name not in known:
             raise UnknownNameError(f"the audit has no claim {name!r}; choose among {', '.join(known)}")
+    if directory is not None:
+        open_directory(directory)  # one that cannot be used is told before the work, not after
     chosen = [plan for plan in PLANS if not claims or plan.id in claims]
     total, done, bench = sum(len(plan.jobs) for plan in chosen), 0, Bench(seed)
     began, found = time.perf_counter(), []
@@ -62,9 +70,10 @@ def audit(claims: Sequence[str] | None = None, *, seed: int = 0, progress: Calla
             done += 1
             if progress is not None:
                 progress(done, total)
-        found.append(Claim(plan.id, plan.statement, plan.source, tuple(checks)))
+        found.append(Claim(plan.id, plan.statement, plan.source, tuple(checks), plan.note))
     versions = {"conserved": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return AuditResult(SEED, tuple(found), seed, versions, time.perf_counter() - began)
+    result = AuditResult(SEED, tuple(found), seed, versions, time.perf_counter() - began)
+    return result if directory is None else write_audit(result, directory)
 
 
 def open_directory(directory: Path) -> Path:

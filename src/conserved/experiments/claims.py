@@ -128,12 +128,14 @@ class Claim:
         statement: the claim, in our words.
         source: where it is made.
         checks: in the order in which they were done.
+        note: what the checks beside the claim say, in words.
     """
 
     id: str
     statement: str
     source: str
     checks: tuple[Check, ...]
+    note: str = ""
 
     @property
     def verdict(self) -> str:
@@ -159,6 +161,11 @@ class Claim:
         own = [check for check in self.checks if check.role == "claim"]
         counts = {verdict: sum(check.verdict == verdict for check in own) for verdict in VERDICTS}
         return ", ".join(f"{verdict} in {count}" for verdict, count in counts.items() if count) + f" of {len(own)} checks"
+
+    @property
+    def beside(self) -> str:
+        """The note, if everything beside the claim came out as the note says; else nothing."""
+        return self.note if all(check.agrees for check in self.checks if check.role == "beside") else ""
 
     @property
     def evidence(self) -> tuple[str, ...]:
@@ -189,6 +196,7 @@ class Claim:
             "source": self.source,
             "verdict": self.verdict,
             "summary": self.summary,
+            "note": self.beside,
             "checks": [check.to_json() for check in self.checks],
             "evidence": list(self.evidence),
             "seconds": round(self.seconds, 3),
@@ -247,7 +255,13 @@ class AuditResult:
             raise ConfigurationError(f"this is no audit: it does not say {FORMAT!r}")
         try:
             claims = tuple(
-                Claim(_text(claim["id"]), _text(claim["statement"]), _text(claim["source"]), tuple(Check.from_json(check) for check in claim["checks"]))
+                Claim(
+                    _text(claim["id"]),
+                    _text(claim["statement"]),
+                    _text(claim["source"]),
+                    tuple(Check.from_json(check) for check in claim["checks"]),
+                    _text(claim["note"]),
+                )
                 for claim in data["claims"]
             )
             versions = {str(name): str(version) for name, version in data["versions"].items()}

@@ -78,12 +78,13 @@ def relu_laws(options: Options) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """A claim with what is to be done about it."""
+    """A claim with what is to be done about it, and a note on what its checks with the role "beside" are about."""
 
     id: str
     statement: str
     source: str
     jobs: tuple[Job, ...]
+    note: str = ""
 
 
 def _counts(formula: Formula, *sizes: Size, role: str = "claim") -> tuple[Job, ...]:
@@ -184,8 +185,7 @@ PLANS = (
     ),
     Plan(
         "4.6",
-        "A sparse mixture with k > 1 active experts has the laws of the dense one. With k = 1 and renormalised weights the gate is constant "
-        "and the router gets no gradient: only the experts have laws.",
+        "A sparse mixture with k > 1 active experts, softmax before or after their choice, has the laws of the dense one, and no others.",
         f"{SEED}, Theorem 4.6",
         (
             *_counts(
@@ -199,6 +199,8 @@ PLANS = (
             partial(silent_router, Size("moe", SPARSE | {"top_k": 1, "gate": "topk_softmax"}, "ball"), "beside"),
             *_counts(mixture_laws, Size("moe", SPARSE | {"top_k": 1}, "ball"), role="beside"),
         ),
+        "With k = 1 and a softmax after the choice the only gate is 1: the router gets no gradient, and only the experts have laws. "
+        "With k = 1 and a softmax before it, the laws are those of k > 1.",
     ),
     Plan(
         "4.7",
@@ -211,6 +213,7 @@ PLANS = (
             partial(router_of_the_block, "beside"),
             partial(exact_router, "softmax", "control"),
         ),
+        "What holds are the laws of the experts alone, Σ h numbers; there are no others. Σ_e W_e moves.",
     ),
     Plan(
         "level-sets",
