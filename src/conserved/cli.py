@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -499,9 +500,9 @@ def _print_audit(result: "AuditResult") -> None:
         table.add_row(Text(claim.id, "bold"), "", "", "", "", Text(claim.verdict, VERDICT_STYLES[claim.verdict]))
         for check in claim.checks:
             counted = check.quantity == "independent laws"
-            subject = check.subject + ("" if check.role == "claim" else f" [{check.role}]") + ("" if counted else f"\n  {check.quantity}")
+            subject = check.subject + ("" if check.role == "claim" else f" [{check.role}]") + ("" if counted else f"\n{check.quantity}")
             numbers = ("–" if value is None else found(value) for value in (check.parameters, check.rank, check.expected, check.found))
-            table.add_row(f"  {subject}", *numbers, Text(check.verdict, VERDICT_STYLES[check.verdict]))
+            table.add_row(Padding(subject, (0, 0, 0, 2)), *numbers, Text(check.verdict, VERDICT_STYLES[check.verdict]))
     console.print(table)
     for claim in result.claims:
         console.print(Text.assemble((f"{claim.id} ", "bold"), (claim.verdict, VERDICT_STYLES[claim.verdict]), f" ({claim.summary}): {claim.statement}"))

@@ -180,7 +180,7 @@ PLANS = (
                 Size("moe", {"dim": 3, "hidden": 2, "out": 2, "experts": 3}, "ball"),
                 Size("moe", {"dim": 8, "hidden": 12, "out": 8, "experts": 4}),
             ),
-            *_counts(expert_laws, Size("moe", {"dim": 2, "hidden": 2, "out": 3, "experts": 2, "z_loss": True}), role="control"),
+            *_counts(expert_laws, Size("moe", dict(MOE.options) | {"z_loss": True}, "ball"), role="control"),
         ),
     ),
     Plan(
