@@ -236,7 +236,7 @@ def audit(
     rational numbers. Rows marked control must show another number than the claim does, or the claim is 'undecided'; rows marked beside
     say what does hold next to it.
 
-    With -o, `conserved report` and `conserved certify --verify` read what was written. The directory may be that of a run or a demo: its
+    With -o, `conserved report` and `conserved certify --verify FILE` read what was written. The directory may be that of a run or a demo: its
     report then has the audit as one more section.
 
     Exit status 0 if every claim is decided, refuted or not; 1 if one is undecided, or if the laws of the catalogue or a control are not
@@ -258,7 +258,7 @@ def audit(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run directory (run.json, trace.jsonl), or what `conserved demo` or `conserved audit -o` wrote.")],
+    run: Annotated[Path, typer.Argument(help="A run directory (run.json, trace.jsonl), or what `conserved demo` or `conserved audit -o DIR` wrote.")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The HTML file; default: report.html in the directory.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
