@@ -469,14 +469,15 @@ def _print_certification(found: "Certification", save: Path | None, saved: bool)
         ("parameters", found.parameters, state),
         ("rank of the span", found.rank_span, "of the gradients of all inputs at one point"),
         ("rank of the algebra", found.rank_lie, f"with brackets of up to {found.depth} fields; {found.sampling} data"),
-        ("independent laws", found.independent_laws, "the rest" if found.verdict != "undecided" else "at most; the rank may be larger"),
+        ("independent laws", "?" if found.independent_laws is None else found.independent_laws, "the dimensions that the algebra leaves"),
         ("known laws", found.known_laws, "independent closed forms of the catalogue"),
         ("gap", format(found.gap, ".0e"), f"between singular values kept and dropped; below {CLEAR_GAP:.0e} nothing is decided"),
         ("seconds", format(found.seconds, ".1f"), f"in {found.arithmetic} arithmetic"),
     ):
         table.add_row(quantity, str(value), meaning)
     console.print(table)
-    console.print("part in the laws: " + "; ".join(map(str, found.shares)))
+    if found.verdict != "undecided":
+        console.print("part in the laws: " + "; ".join(map(str, found.shares)))
     if found.unmoved:
         console.print(f"no output depends on: {', '.join(found.unmoved)}; they are not counted")
     if save is not None:

@@ -12,13 +12,14 @@ from conserved.catalog import BLOCKS, make_block
 from conserved.catalog.registry import block_options
 from conserved.certify.certificate import ARITHMETICS, Certificate
 from conserved.certify.charges import independent, known_gradients
-from conserved.certify.flows import Flow
-from conserved.certify.lie import MAX_DEPTH, Closure, closure
-from conserved.certify.model import exact_laws, model_of
+from conserved.certify.flows import Flow, bracket_error
+from conserved.certify.lie import MAX_DEPTH, STAGNATION, Closure, closure
+from conserved.certify.model import Sample, exact_laws, model_of
 from conserved.certify.pde import Share, complement, shares
 from conserved.certify.proof import Proof, prove
 from conserved.certify.rank import CLEAR_GAP
-from conserved.certify.sampling import meromorphic
+from conserved.certify.sampling import MeromorphicWords, meromorphic
+from conserved.certify.scalars import UnsupportedOperation
 from conserved.certify.words import RealWords
 from conserved.errors import ConfigurationError
 from conserved.law import LawSet
@@ -29,6 +30,9 @@ POINTS = 6
 
 ROUNDS = 6
 """Rounds of such points, as long as algebra and known laws do not fill the space."""
+
+WRONG_BRACKET = 1e-3
+"""Relative error of brackets above which torch's derivatives are not believed; central differences leave 1e-5 at most."""
 
 SEARCH_DEPTH = 2
 """Length of the brackets while points are compared."""
@@ -45,7 +49,7 @@ class Certification:
         size: dimension of the state space: D, or 2D + 1 with momentum.
         rank_span: rank of W, the span of the fields themselves.
         rank_lie: dimension of the Lie algebra.
-        independent_laws: size − rank_lie.
+        independent_laws: size − rank_lie; None if undecided.
         known_laws: functionally independent closed forms at the point.
         complete: whether the closed forms are all laws; None if undecided.
         verdict: one of `VERDICTS`.
@@ -66,7 +70,7 @@ class Certification:
     size: int
     rank_span: int
     rank_lie: int
-    independent_laws: int
+    independent_laws: int | None
     known_laws: int
     complete: bool | None
     verdict: str
@@ -106,7 +110,8 @@ class Certification:
     def __str__(self) -> str:
         """Two lines."""
         known = f"{self.known_laws} known, " + {True: "complete", False: "not complete", None: "completeness open"}[self.complete]
-        return f"{self.block}: {self.independent_laws} independent laws of the {self.flow} flow ({known})\n{self.verdict}: {self.reason}"
+        count = "an undecided number of" if self.independent_laws is None else self.independent_laws
+        return f"{self.block}: {count} independent laws of the {self.flow} flow ({known})\n{self.verdict}: {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +186,9 @@ def certify(
     if sampling == "auto" and not (found.closure.filled and found.closure.clear):
         found = _on_complex_data(flowing, found, generator)
     judged = _judge(name or type(module).__name__, flowing, found)
+    if judged.verdict == "numerical" and found.closure.rank > found.closure.ranks[0] and (error := _bracket_error(flowing, found, generator)) > WRONG_BRACKET:
+        reason = f"torch's derivatives of {judged.block} are wrong: its brackets differ from central differences by {error:.0%}"
+        judged = replace(judged, verdict="undecided", complete=None, independent_laws=None, reason=reason)
     if arithmetic != "float64" and judged.verdict != "refuted":
         judged = _proved(judged, prove(flowing, found.state, found.moving, arithmetic, generator), arithmetic, flowing, found)
     return replace(judged, seconds=time.perf_counter() - began)
@@ -277,11 +285,32 @@ def _at_point(flow: Flow, laws: LawSet, state: Tensor, generator: torch.Generato
     return _Found(result, state, moving, basis, law_gap, misfit)
 
 
+def _bracket_error(flow: Flow, found: _Found, generator: torch.Generator) -> float:
+    """The smallest of a few errors of brackets as long as those that were taken: one kink does not make all large."""
+    depth, errors = min(len(found.closure.ranks), 3), list[float]()
+    for _ in range(3):
+        letters = (flow.model.samples(1, generator) for _ in range(depth))
+        samples = tuple(Sample(tuple(x[0] for x in one.inputs), one.cotangent[0], one.drift[0]) for one in letters)
+        errors.append(bracket_error(flow, found.state, samples))
+    return min(errors)
+
+
 def _on_complex_data(flow: Flow, found: _Found, generator: torch.Generator) -> _Found:
     """The closure with meromorphic sampling, if that is possible and does not find less."""
     words = meromorphic(flow, found.state, found.moving, generator)
     if isinstance(words, str):
         return replace(found, note=f"; real data only: {words}")
+    try:
+        return _with_complex(words, found)
+    except UnsupportedOperation as error:  # derivatives may bring operations that the fields themselves do not have
+        return replace(found, note=f"; real data only: complex evaluation is impossible ({error})")
+
+
+def _with_complex(words: MeromorphicWords, found: _Found) -> _Found:
+    if found.closure.clear:  # then as long brackets as brought something, to see whether complex data bring more
+        depth = max(1, len(found.closure.ranks) - STAGNATION)
+        if closure(words, len(found.moving), found.law_gradients, exhaustive=True, max_depth=depth).rank <= found.closure.rank:
+            return replace(found, note="; complex data add nothing")
     done = closure(words, len(found.moving), found.law_gradients, exhaustive=True)
     if (done.clear, done.rank) < (found.closure.clear, found.closure.rank):
         return replace(found, note="; complex data gave no clearer rank")
@@ -290,13 +319,13 @@ def _on_complex_data(flow: Flow, found: _Found, generator: torch.Generator) -> _
 
 def _judge(name: str, flow: Flow, found: _Found) -> Certification:
     done, known = found.closure, len(found.law_gradients)
-    count = done.size - done.rank
+    count: int | None = done.size - done.rank
     gap = min(done.gap, found.law_gap)
     if found.misfit > 1e-8 or done.rank + known > done.size:
         verdict, complete = "refuted", False
         reason = f"listed laws are not conserved: their gradients are not orthogonal to the fields (relative product {found.misfit:.1e})"
     elif not done.clear or found.law_gap < CLEAR_GAP:
-        verdict, complete = "undecided", None
+        verdict, complete, count = "undecided", None, None
         unsettled = f"brackets of depth {len(done.ranks)} still add directions" if not done.settled and done.gap >= CLEAR_GAP else f"no clear gap ({gap:.1e})"
         reason = f"{unsettled}; try another seed, smaller sizes, or arithmetic='ball'{found.note}"
     else:

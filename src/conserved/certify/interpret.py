@@ -3,8 +3,7 @@ r"""One interpreter of a traced computation, generic over the scalar.
     function  —trace→  graph of ATen operations  —interpret→  its values in any `Scalars`
 
 The same graph gives floating-point values at complex points, enclosures in balls, exact rationals, residues or polynomials.
-Activations are evaluated by their exact formulas, not by the double-precision ones of torch. Softmax is exp(z)/Σ exp(z):
-the maximum that implementations subtract is no analytic function of z, so derivatives are traced through that formula too.
+Activations are evaluated by their exact formulas, not by the double-precision ones of torch (`conserved.certify.analytic`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from conserved.certify.analytic import Analytic
 from conserved.certify.scalars import Array, Scalars, UnsupportedOperation, _boxed
 from conserved.errors import ConfigurationError
 
@@ -47,7 +46,7 @@ def trace(function: Callable[..., Any], *examples: Any) -> fx.GraphModule:
     """
 
     def analytic(*arguments: Any) -> Any:
-        with _Analytic():
+        with Analytic():
             return function(*arguments)
 
     graph = make_fx(analytic)(*examples)
@@ -115,56 +114,6 @@ def _replace(graph: Any, node: Any, target: Any, args: tuple[Any, ...]) -> None:
     other.meta = dict(node.meta)
     node.replace_all_uses_with(other)
     graph.erase_node(node)
-
-
-def _softmax(z: Tensor, dim: int, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    e = z.exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-def _log_softmax(z: Tensor, dim: int, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return z - _logsumexp(z, dim, keepdim=True)
-
-
-def _logsumexp(z: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    return z.exp().sum(dim, keepdim=keepdim).log()
-
-
-def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    return ((beta * x).exp() + 1).log() / beta
-
-
-def _mish(x: Tensor, inplace: bool = False) -> Tensor:
-    return x * _softplus(x).tanh()
-
-
-def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any) -> Tensor:
-    axes = tuple(range(-len(shape), 0))
-    centred = x - x.mean(axes, keepdim=True)
-    out = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
-
-
-_FORMULAS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((torch.softmax, Tensor.softmax, torch.nn.functional.softmax, torch.special.softmax), _softmax),
-    **dict.fromkeys((torch.log_softmax, Tensor.log_softmax, torch.nn.functional.log_softmax, torch.special.log_softmax), _log_softmax),
-    **dict.fromkeys((torch.logsumexp, Tensor.logsumexp, torch.special.logsumexp), _logsumexp),
-    torch.nn.functional.softplus: _softplus,
-    torch.nn.functional.mish: _mish,
-    **dict.fromkeys((torch.layer_norm, torch.nn.functional.layer_norm), _layer_norm),
-}
-
-
-class _Analytic(TorchFunctionMode):
-    """Traces softmax and its kin, softplus, mish and layer normalisation by analytic formulas."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        formula = _FORMULAS.get(func)
-        if formula is not None and args and args[0].is_floating_point():
-            with torch._C.DisableTorchFunction():
-                return formula(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 # ----------------------------------------------------------------------------------------------------------- interpretation
@@ -758,6 +707,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "gelu": _gelu,
     "gelu_backward": _gelu_backward,
     "_softmax": _softmax_value,
+    "_safe_softmax": lambda m, z, dim, dtype=None: _softmax_value(m, z, dim),  # differs where all of a row is −∞
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax": lambda m, z, dim, half=False: z - _logsumexp_value(m, z, dim, keepdim=True),
     "_log_softmax_backward_data": _log_softmax_backward,

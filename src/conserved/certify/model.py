@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conserved.catalog import BatchNormBlock, Block, randomize
+from conserved.certify.analytic import Analytic
 from conserved.errors import ConfigurationError
 from conserved.law import LawSet
 
@@ -92,7 +94,8 @@ class Model:
 
     def outputs(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         """f(θ, x): all outputs, flat."""
-        result = functional_call(self.module, self.parameters(theta), inputs)
+        with Analytic(), sdpa_kernel(SDPBackend.MATH):  # some functions of torch call attention past the former
+            result = functional_call(self.module, self.parameters(theta), inputs)
         leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         return torch.cat([leaf.flatten() for leaf in leaves])
 
@@ -109,8 +112,7 @@ class Model:
         """Random θ, exact in every arithmetic. Positive where the module says so."""
         self.module.load_state_dict(self._given)  # vectors are drawn around their values, not around the last draw
         randomize(self.module, generator)
-        positive = getattr(self.module, "positive", ())
-        held = {name: p.detach().abs() + 0.125 if name in positive else p for name, p in self.module.named_parameters()}
+        held = {name: p.detach().abs() + 0.125 if name in self.positive else p for name, p in self.module.named_parameters()}
         return exact(self.flat(held))
 
     @property

@@ -89,17 +89,24 @@ class MeromorphicWords:
         return tuple(found)
 
     def __call__(self, depth: int, number: int) -> Tensor:
-        """Values of `number` words of that depth, (at most number, moving coordinates), complex."""
-        model = self.flow.model
-        letters = tuple(model.samples(number, self.generator) for _ in range(depth))
-        graph = trace(lambda point, *samples: rows(self.flow, point, samples), self.state, *letters)
+        """Values of at least `number` words of that depth, less those that overflow, (words, moving coordinates), complex."""
+        whole = 1 << (number - 1).bit_length()  # few sizes, few graphs
+        letters = tuple(self.flow.model.samples(whole, self.generator) for _ in range(depth))
+        if (depth, whole) not in self._graphs:
+            self._graphs[depth, whole] = trace(lambda point, *samples: rows(self.flow, point, samples), self.state, *letters)
+        graph = self._graphs[depth, whole]
         arguments: list[Any] = [self.state.numpy().astype(complex)]
         for letter in letters:
-            inputs = [self._near() for _ in range(number)]
+            inputs = [self._near() for _ in range(whole)]
             stacked = tuple(np.stack([one[place] for one in inputs]) for place in range(len(letter.inputs)))
             arguments.append((stacked, letter.cotangent.numpy().astype(complex), letter.drift.numpy().astype(complex)))
         values = torch.from_numpy(np.asarray(interpret(graph, arguments, Complex())[0], dtype=complex))[:, self.moving]
         return values[values.isfinite().all(1)]
+
+    @cached_property
+    def _graphs(self) -> dict[tuple[int, int], Any]:
+        """The words traced so far, by depth and number."""
+        return {}
 
     def _draw(self) -> Sample:
         one = self.flow.model.samples(1, self.generator)

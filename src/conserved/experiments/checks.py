@@ -49,7 +49,7 @@ class Size:
     arithmetic: str = "float64"
 
 
-def judge_count(expected: int, found: int, certification: Certification) -> str:
+def judge_count(expected: int, found: int | None, certification: Certification) -> str:
     """The verdict on a number that a certification found.
 
     Args:
@@ -113,7 +113,7 @@ def silent_router(size: Size, role: str, bench: Bench) -> Check:
     return _of_certification(size, "router entries that get a gradient", 0, found.parameters - others, role, found, seconds)
 
 
-def _of_certification(size: Size, quantity: str, expected: int, found: int, role: str, one: Certification, seconds: float) -> Check:
+def _of_certification(size: Size, quantity: str, expected: int, found: int | None, role: str, one: Certification, seconds: float) -> Check:
     verdict = judge_count(expected, found, one)
     agreement = "" if verdict != "refuted" or one.verdict == "refuted" else f"; {expected} expected, {found} found"
     method = f"{one.arithmetic}, {one.sampling} data" if one.verdict != "proved" else f"proof in {one.arithmetic} arithmetic"
