@@ -388,6 +388,24 @@ def test_certifications_are_done_once(everything: AuditResult) -> None:
     assert last.certificate is first.certificate is not None
 
 
+def test_threads_are_left_as_they_were() -> None:
+    """During the work there is one; after it, and after an interruption, as many as before."""
+    during: list[int] = []
+    torch.set_num_threads(2)
+    try:
+        audit(["discretization"], progress=lambda *_: during.append(torch.get_num_threads()))
+        assert (set(during), torch.get_num_threads()) == ({1}, 2)
+
+        def interrupt(*_: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            audit(["discretization"], progress=interrupt)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_unknown_claims_and_seeds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"no claim '4\.8'; choose among 4\.1, 4\.2"):
         audit(["4.8"], directory=tmp_path / "new")
@@ -498,7 +516,9 @@ def test_every_proof_of_a_count_has_a_certificate_that_verifies(everything: Audi
     files = {check.file: check for claim in everything.claims for check in claim.checks if check.verdict == "proved" and "ball" in check.method}
     assert "" not in files
     assert {f"certificates/{path.name}" for path in (directory / "certificates").iterdir()} >= files.keys()
-    for file in [name for name in files if "mha" not in name and "rope" not in name]:
+    chosen = [name for name in files if name.partition("/")[2].startswith(("4.1-0", "4.2-0", "4.6-4", "4.7-1"))]  # the others are as slow as the audit
+    assert len(chosen) == 4
+    for file in chosen:
         checked = verify(directory / file)
         assert checked.valid, file
         assert (checked.rank, checked.size) == (files[file].rank, files[file].parameters)

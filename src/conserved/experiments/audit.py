@@ -8,7 +8,8 @@ two (`conserved.experiments.checks`).
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,17 +64,29 @@ def audit(
     chosen = [plan for plan in PLANS if not claims or plan.id in claims]
     total, done, bench = sum(len(plan.jobs) for plan in chosen), 0, Bench(seed)
     began, found = time.perf_counter(), []
-    for plan in chosen:
-        checks = []
-        for job in plan.jobs:
-            checks.append(job(bench))
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        found.append(Claim(plan.id, plan.statement, plan.source, tuple(checks), plan.note))
+    with _one_thread():
+        for plan in chosen:
+            checks = []
+            for job in plan.jobs:
+                checks.append(job(bench))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            found.append(Claim(plan.id, plan.statement, plan.source, tuple(checks), plan.note))
     versions = {"conserved": __version__, "torch": torch.__version__, "python": platform.python_version()}
     result = AuditResult(SEED, tuple(found), seed, versions, time.perf_counter() - began)
     return result if directory is None else write_audit(result, directory)
+
+
+@contextmanager
+def _one_thread() -> Generator[None]:
+    """The matrices are small: several threads mostly wait for each other, for minutes where the processors are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def open_directory(directory: Path) -> Path:
