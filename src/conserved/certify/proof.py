@@ -19,6 +19,9 @@ BITS = (256, 1024, 4096)
 DEPTH = 4
 """Length of the longest words."""
 
+DRAWS = 8
+"""Further draws of fields before brackets, for modules that are analytic only in pieces."""
+
 
 @dataclass(frozen=True, eq=False)
 class Proof:
@@ -73,6 +76,9 @@ def prove(flow: Flow, state: Tensor, moving: Tensor, arithmetic: str, generator:
         if first[0].rank < most:
             first.append(more.with_words(1, torch.Generator().manual_seed(seed)))
     best = max(first, key=lambda one: one.rank)
+    for _ in range(DRAWS if flow.model.piecewise else 0):  # a piece that few samples meet is cheaper than a bracket
+        if best.rank < most:
+            best = best.with_words(1, generator)
     ranks = [best.rank]
     while ranks[-1] < most and len(ranks) < depth:
         best = best.with_words(len(ranks) + 1, generator)
