@@ -35,7 +35,7 @@ WRONG_BRACKET = 1e-3
 """Relative error of brackets above which torch's derivatives are not believed; central differences leave 1e-5 at most."""
 
 SEARCH_DEPTH = 2
-"""Length of the brackets while points are compared."""
+"""Length of the brackets while points are compared; one more with momentum, whose forces come into the velocities only."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def _at_best_point(flow: Flow, laws: LawSet, generator: torch.Generator) -> _Fou
     best: _Found | None = None
     for _ in range(ROUNDS):
         for theta in flow.model.points(generator, POINTS):
-            found = _at_point(flow, laws, flow.state(theta, generator), generator, SEARCH_DEPTH)
+            found = _at_point(flow, laws, flow.state(theta, generator), generator, SEARCH_DEPTH + flow.has_velocity)
             if found.closure.filled:
                 return found
             if best is None or (found.closure.rank, found.closure.gap) > (best.closure.rank, best.closure.gap):
