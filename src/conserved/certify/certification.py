@@ -34,6 +34,9 @@ ROUNDS = 6
 WRONG_BRACKET = 1e-3
 """Relative error of brackets above which torch's derivatives are not believed; central differences leave 1e-5 at most."""
 
+MISFIT = 1e-8
+"""Relative product of a law's gradient and a field above which the law is not conserved."""
+
 SEARCH_DEPTH = 2
 """Length of the brackets while points are compared; one more with momentum, whose forces come into the velocities only."""
 
@@ -126,6 +129,11 @@ class _Found:
     misfit: float
     sampling: str = "real"
     note: str = ""
+
+    @property
+    def bounds(self) -> Tensor:
+        """The law gradients as far as they bound the algebra: none if a listed law is not conserved."""
+        return self.law_gradients[:0] if self.misfit > MISFIT else self.law_gradients
 
 
 def certify(
@@ -281,7 +289,8 @@ def _at_point(flow: Flow, laws: LawSet, state: Tensor, generator: torch.Generato
     basis, law_gap = independent(gradients[:, moving])
     probe = probe[:, moving]
     misfit = float((probe @ basis.mT).abs().max() / probe.abs().max()) if len(basis) else 0.0
-    result = closure(RealWords(flow, state, moving, generator), len(moving), basis, exhaustive=flow.model.piecewise, max_depth=depth)
+    bounds = basis[:0] if misfit > MISFIT else basis
+    result = closure(RealWords(flow, state, moving, generator), len(moving), bounds, exhaustive=flow.model.piecewise, max_depth=depth)
     return _Found(result, state, moving, basis, law_gap, misfit)
 
 
@@ -309,9 +318,9 @@ def _on_complex_data(flow: Flow, found: _Found, generator: torch.Generator) -> _
 def _with_complex(words: MeromorphicWords, found: _Found) -> _Found:
     if found.closure.clear:  # then as long brackets as brought something, to see whether complex data bring more
         depth = max(1, len(found.closure.ranks) - STAGNATION)
-        if closure(words, len(found.moving), found.law_gradients, exhaustive=True, max_depth=depth).rank <= found.closure.rank:
+        if closure(words, len(found.moving), found.bounds, exhaustive=True, max_depth=depth).rank <= found.closure.rank:
             return replace(found, note="; complex data add nothing")
-    done = closure(words, len(found.moving), found.law_gradients, exhaustive=True)
+    done = closure(words, len(found.moving), found.bounds, exhaustive=True)
     if (done.clear, done.rank) < (found.closure.clear, found.closure.rank):
         return replace(found, note="; complex data gave no clearer rank")
     return replace(found, closure=done, sampling="meromorphic")
@@ -321,8 +330,8 @@ def _judge(name: str, flow: Flow, found: _Found) -> Certification:
     done, known = found.closure, len(found.law_gradients)
     count: int | None = done.size - done.rank
     gap = min(done.gap, found.law_gap)
-    if found.misfit > 1e-8 or done.rank + known > done.size:
-        verdict, complete = "refuted", False
+    if found.misfit > MISFIT or done.rank + known > done.size:
+        verdict, complete, count = "refuted", False, count if done.clear else None
         reason = f"listed laws are not conserved: their gradients are not orthogonal to the fields (relative product {found.misfit:.1e})"
     elif not done.clear or found.law_gap < CLEAR_GAP:
         verdict, complete, count = "undecided", None, None
@@ -332,7 +341,7 @@ def _judge(name: str, flow: Flow, found: _Found) -> Certification:
         verdict, complete = "numerical", count == known
         reason = f"rank {done.rank} of {done.size} at a random point, singular values apart by {gap:.0e}{found.note}"
     places = _places(flow, found.moving)
-    rest = complement(done.span) if done.span is not None else found.law_gradients
+    rest = complement(done.span) if done.span is not None else found.bounds
     return Certification(
         name, flow.kind, _parameters(flow, found.moving), done.size, done.ranks[0], done.rank, count, known, complete, verdict, reason, gap,
         "float64", found.sampling, 0.0, len(done.ranks), _unmoved(flow, found.moving), shares(rest, places),
