@@ -18,6 +18,7 @@ Source: Marcotte, Gribonval, Peyré 2023 (arXiv 2307.00144); for momentum and mi
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class Flow:
             positive, 1 elsewhere.
 
     Raises:
-        ConfigurationError: an unknown kind, a mirror flow without a metric, or mirror-momentum without damping.
+        ConfigurationError: an unknown kind, a damping that is not finite, a mirror flow without a metric, or mirror-momentum without damping.
     """
 
     model: Model
@@ -58,6 +59,8 @@ class Flow:
             raise ConfigurationError(f"flow {self.kind!r} is unknown; choose one of {', '.join(FLOWS)}")
         if self.metric is not None and not self.has_metric:
             raise ConfigurationError(f"the {self.kind} flow has no metric; choose mirror or mirror-momentum")
+        if not isfinite(self.damping):
+            raise ConfigurationError(f"damping={self.damping}; give a finite number")
         if self.kind == "mirror-momentum" and not self.damping:
             raise ConfigurationError("the mirror-momentum flow takes its metric at θ + θ̇/γ; give a damping that is not 0")
         if self.has_metric and self.metric is None and not self.model.positive:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conserved.catalog import BatchNormBlock, Block, randomize
 from conserved.certify.analytic import Analytic
-from conserved.errors import ConfigurationError
+from conserved.errors import ConfigurationError, ConservedError
 from conserved.law import LawSet
 
 
@@ -93,10 +93,16 @@ class Model:
         return torch.cat([(dict(params) | zero)[name].detach().double().flatten() for name in self.shapes])
 
     def outputs(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        """f(θ, x): all outputs, flat."""
+        """f(θ, x): all outputs, flat.
+
+        Raises:
+            ConfigurationError: there are none.
+        """
         with Analytic(), sdpa_kernel(SDPBackend.MATH):  # some functions of torch call attention past the former
             result = functional_call(self.module, self.parameters(theta), inputs)
         leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        if not leaves:
+            raise ConfigurationError(f"{type(self.module).__name__} returns no floating-point tensor; return what its loss is computed from")
         return torch.cat([leaf.flatten() for leaf in leaves])
 
     def gradient(self, theta: Tensor, sample: Sample) -> Tensor:
@@ -273,20 +279,26 @@ def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None
     one in the example.
 
     Raises:
-        ConfigurationError: no example inputs and not a block; no trainable parameter; active dropout; outputs that do not
-            depend on the parameters, are not finite, or change from call to call.
+        ConfigurationError: not a module; no example inputs and not a block, or inputs that it does not take; no trainable
+            parameter, or complex ones; active dropout or running statistics; outputs that do not depend on the parameters, are not finite, or change
+            from call to call.
     """
     what = type(module).__name__
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(f"a {what} is no module of torch; pass an instance of nn.Module")
+    if any(p.is_complex() for p in module.parameters()):
+        raise ConfigurationError(f"{what} has complex parameters; make real and imaginary parts parameters of their own")
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
             raise ConfigurationError(f"{what}: the dropout {name or what} is on, its outputs are random; call module.eval() first")
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.training and part.track_running_stats:
+            raise ConfigurationError(f"{what}: the norm {name or what} changes its statistics with each call; call module.eval() first")
     if isinstance(module, Block) and example_inputs is None:
         draw: Draw = module.example
         batch = 2 if _joins_examples(module) else 1
-    elif not example_inputs:
-        raise ConfigurationError(f"{what} is not a catalogue block; pass example_inputs, a tuple of the tensors that its forward takes")
     else:
-        draw, batch = _like(example_inputs), len(example_inputs[0])
+        examples = _checked(example_inputs, what)
+        draw, batch = _like(examples), len(examples[0])
     model = Model(deepcopy(module).double(), draw, batch)
     if not model.size:
         raise ConfigurationError(f"{what} has no trainable parameter; nothing flows")
@@ -297,6 +309,20 @@ def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None
 def _joins_examples(module: nn.Module) -> bool:
     """Whether outputs of one example depend on the others: batch statistics, a load-balancing loss."""
     return any(isinstance(part, BatchNormBlock) or getattr(part, "load_balancing", False) for part in module.modules())
+
+
+def _checked(examples: Any, what: str) -> tuple[Tensor, ...]:
+    """The example inputs, if they can be imitated."""
+    if examples is None or (isinstance(examples, (tuple, list)) and not examples):
+        raise ConfigurationError(f"{what} is not a catalogue block; pass example_inputs, a tuple of the tensors that its forward takes")
+    if not isinstance(examples, (tuple, list)) or not all(isinstance(x, Tensor) for x in examples):
+        raise ConfigurationError(f"{what}: example_inputs is not a tuple of tensors; pass those that its forward takes, as in (x,)")
+    if not all(x.ndim and len(x) == len(examples[0]) > 0 for x in examples):
+        shapes = ", ".join(str(tuple(x.shape)) for x in examples)
+        raise ConfigurationError(
+            f"{what}: example_inputs of shapes {shapes}; their first axis is that of the examples, give the same number, at least 1, in each"
+        )
+    return tuple(examples)
 
 
 def _like(examples: tuple[Tensor, ...]) -> Draw:
@@ -319,12 +345,17 @@ def _like(examples: tuple[Tensor, ...]) -> Draw:
 def _check(model: Model, what: str) -> None:
     generator = torch.Generator().manual_seed(0)
     theta = model.generic_point(generator)
-    inputs = tuple(x[0] for x in model.samples(1, generator).inputs)
-    first, second = (model.outputs(theta, inputs).detach() for _ in range(2))
-    if not torch.equal(first, second):
+    try:
+        inputs = tuple(x[0] for x in model.samples(1, generator).inputs)
+        first, second = (model.outputs(theta, inputs).detach() for _ in range(2))
+    except ConservedError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ConfigurationError(f"{what} does not run on random inputs like the examples ({str(error).splitlines()[0]}); pass other example_inputs") from error
+    if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise ConfigurationError(f"{what} gives other outputs when called again; switch dropout and noise off, as with module.eval()")
     if not first.isfinite().all():
-        raise ConfigurationError(f"{what} gives NaN or infinity on random inputs; nothing can be counted there")
+        raise ConfigurationError(f"{what} gives NaN or infinity on random inputs; pass a module that is finite on normal numbers")
     many = model.samples(6, generator)
     few = [Sample(tuple(x[i] for x in many.inputs), many.cotangent[i], many.drift[i]) for i in range(6)]
     try:
