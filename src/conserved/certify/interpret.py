@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -49,13 +51,14 @@ def trace(function: Callable[..., Any], *examples: Any) -> fx.GraphModule:
         with Analytic():
             return function(*arguments)
 
-    graph = make_fx(analytic)(*examples)
-    if any(_mutates(node) for node in graph.graph.nodes):
-        leaves = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, Tensor)]
-        inner = fx.GraphModule(graph, graph.graph)
-        inner.graph.set_codegen(fx.graph.CodeGen())
-        inner.recompile()
-        graph = make_fx(functionalize(inner, remove="mutations"))(*leaves)
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):  # one for the shapes of all nodes; torch makes one for each otherwise
+        graph = make_fx(analytic)(*examples)
+        if any(_mutates(node) for node in graph.graph.nodes):
+            leaves = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, Tensor)]
+            inner = fx.GraphModule(graph, graph.graph)
+            inner.graph.set_codegen(fx.graph.CodeGen())
+            inner.recompile()
+            graph = make_fx(functionalize(inner, remove="mutations"))(*leaves)
     _share(graph.graph)
     _choose_all(graph.graph)
     _name_softmax(graph.graph)
