@@ -18,9 +18,6 @@ from conserved.certify.scalars import Complex, ComplexBalls, Polynomials, PrimeF
 from conserved.certify.words import rows
 from conserved.errors import ConfigurationError
 
-# torch itself scripts its rules for forward derivatives when they are first used
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated:DeprecationWarning")
-
 FFN = {"dim": 2, "hidden": 2, "out": 1}
 HEAD = {"dim": 2, "heads": 1, "head_dim": 2, "tokens": 2}
 MIX = {"dim": 2, "hidden": 1, "out": 1}
@@ -30,6 +27,8 @@ CASES = {
     "linear-bracket": ("linear", {}, 2),
     "relu": ("relu", {}, 1),
     "leaky-relu": ("leaky-relu", {}, 1),
+    "nmf-bracket": ("nmf", {}, 2),
+    "icnn": ("icnn", {}, 1),
     "conv": ("conv", {}, 1),
     "conv-bracket": ("conv", {}, 2),
     "resnet-block": ("resnet-block", {}, 1),
@@ -52,6 +51,7 @@ CASES = {
     "rope": ("rope", HEAD, 1),
     "rope-partial": ("rope", HEAD | {"head_dim": 4, "rotary_dim": 2, "interleaved": True}, 1),
     "gqa": ("gqa", {"dim": 2, "head_dim": 2, "tokens": 2}, 1),
+    "mqa": ("mqa", {"dim": 2, "head_dim": 2, "tokens": 2}, 1),
     "qk-norm": ("qk-norm", HEAD, 1),
     "key-bias": ("key-bias", HEAD, 1),
     "moe": ("moe", MIX, 1),
@@ -68,7 +68,7 @@ CASES = {
     "lora": ("lora", {}, 1),
     "classifier": ("classifier", {}, 1),
 }
-POLYNOMIAL = ("linear", "linear-bracket", "bilinear", "bilinear-bracket", "lora")
+POLYNOMIAL = ("linear", "linear-bracket", "nmf-bracket", "bilinear", "bilinear-bracket", "lora")
 
 
 @cache
