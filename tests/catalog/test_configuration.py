@@ -16,9 +16,11 @@ from conserved.catalog import (
     Decoder,
     FeedForward,
     GatedLinearUnit,
+    InputConvexNetwork,
     LayerScale,
     LinearNetwork,
     LoRA,
+    MatrixFactorization,
     MixtureOfExperts,
     NormalizedLinear,
     ReLUNetwork,
@@ -34,6 +36,8 @@ from conserved.errors import ConfigurationError, ConservedError, UnknownNameErro
 SIZES: list[tuple[str, Callable[..., Block], str, str]] = [
     ("linear", lambda n: LinearNetwork((3, n, 2)), "linear", r"dims\[1\]"),
     ("relu", lambda n: ReLUNetwork((n, 2)), "relu", r"dims\[0\]"),
+    *[("nmf", partial(lambda o, n: MatrixFactorization(**{o: n}), option), "nmf", option) for option in ("rows", "columns", "rank")],
+    *[("icnn", partial(lambda o, n: InputConvexNetwork(**{o: n}), option), "icnn", option) for option in ("dim", "hidden", "out")],
     *[("conv", partial(lambda o, n: ConvolutionBlock(**{o: n}), option), "conv", option) for option in ("channels", "hidden", "kernel")],
     *[("ffn", partial(lambda o, n: FeedForward(**{o: n}), option), "feedforward", option) for option in ("dim", "hidden", "out")],
     *[("glu", partial(lambda o, n: GatedLinearUnit(**{o: n}), option), "glu", option) for option in ("dim", "hidden", "out")],
@@ -137,6 +141,8 @@ def test_every_registered_block_runs(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "check"),
     [
+        ("nmf", {"rank": 1}, lambda b: b.laws().independent_count == 1),
+        ("icnn", {"bias": False}, lambda b: b.b is None),
         ("swiglu", {"hidden": 7}, lambda b: b.laws().independent_count == 7),
         ("swiglu", {"gate": "identity"}, lambda b: b.laws().independent_count == 8),  # a default that the name fixes
         ("leaky-relu", {"slope": 0.5}, lambda b: b.slope * 2 == 1),
@@ -173,6 +179,8 @@ WRONG_TYPES = [
     ("linear", {"dims": None}),
     ("relu", {"dims": [3, "4", 2]}),
     ("relu", {"slope": "steep"}),
+    ("nmf", {"rank": None}),
+    ("icnn", {"bias": 2}),
     ("swiglu", {"hidden": "many"}),
     ("swiglu", {"hidden": None}),
     ("swiglu", {"gate": 3}),

@@ -14,9 +14,11 @@ from conserved.catalog import (
     Decoder,
     FeedForward,
     GatedLinearUnit,
+    InputConvexNetwork,
     LayerScale,
     LinearNetwork,
     LoRA,
+    MatrixFactorization,
     MixtureOfExperts,
     NormalizedLinear,
     ReLUNetwork,
@@ -34,6 +36,9 @@ BLOCKS: list[tuple[partial[Block], int]] = [
     (partial(LinearNetwork, (2, 7, 3), bias=True), 27),  # rank 6 of 7
     (partial(LinearNetwork, (3, 2)), 0),
     (partial(ReLUNetwork, (3, 5, 4, 2)), 9),
+    (partial(MatrixFactorization, 4, 3, rank=2), 3),
+    (partial(MatrixFactorization, 1, 2, rank=5), 3 * 5 - 3),  # rank 3 of 5
+    (partial(InputConvexNetwork, 3, 4, 2), 4),
     (partial(ConvolutionBlock, 2, 3, skip=True), 3),
     (partial(FeedForward, 3, 3, 2, "gelu"), 0),
     (partial(FeedForward, 3, 3, 2, "silu"), 0),

@@ -17,6 +17,7 @@ from conserved.catalog import (
     GatedLinearUnit,
     LayerScale,
     LinearNetwork,
+    MatrixFactorization,
     MixtureOfExperts,
     NormalizedLinear,
     SoftmaxClassifier,
@@ -32,6 +33,7 @@ STIFF = {"decoder": 1.5e-3}
 
 FLOWS: dict[str, Callable[[], Block]] = {
     "linear": partial(LinearNetwork, (3, 2, 4), bias=True),
+    "nmf": partial(MatrixFactorization, 4, 3, rank=2),
     "glu": partial(GatedLinearUnit, 3, 4, 2, bias=True),
     "mha": partial(Attention, 3, 2, 2, bias=True, causal=True),
     "rope": partial(Attention, 3, 2, 4, position="rope"),
