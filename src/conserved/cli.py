@@ -143,6 +143,7 @@ def laws(
             raise UnknownNameError(f"the demo model takes no options, got {options[0]!r}; use the block 'decoder' to choose")
         model: Block = demo_model(len(python_topics().alphabet))
     elif target not in BLOCKS:
+        _refuse_option(target, "laws")
         raise UnknownNameError(f"no catalogue block is named {target!r}; choose demo or one of {', '.join(BLOCKS)}")
     else:
         model = _build(target, _parse_options(options or []))
@@ -193,6 +194,7 @@ def certify(
         return _verify(verify, as_json)
     if block is None:
         raise ConfigurationError("name a block, as in: conserved certify swiglu --dim 3 --hidden 5; conserved laws lists the blocks")
+    _refuse_option(block, "certify")
     given = _parse_options(options or [])
     if degree is not None:
         if (arithmetic, save) != ("float64", None):
@@ -311,6 +313,12 @@ def _free_directory(base: Path) -> Path:
         number += 1
         path = base.with_name(f"{base.name}-{number}")
     return path
+
+
+def _refuse_option(target: str, command: str) -> None:
+    """What is unknown before the block cannot be one of the block's options."""
+    if target.startswith("-"):
+        raise UnknownNameError(f"{command} has no option {target}; options of a block follow its name; see conserved {command} --help")
 
 
 def _parse_options(words: list[str]) -> dict[str, Any]:

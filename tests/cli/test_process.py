@@ -78,7 +78,7 @@ def test_help_of_the_commands_teaches(run: Run) -> None:
     for part in ("What to look for", "exponent 2", "negative control", "exponent 1", "Exit status 1 if an exact law is violated"):
         assert part in demo
     laws = " ".join(run("laws", "--help").out.split())
-    for part in ("conserved laws swiglu hidden=16", "functionally independent", "KEY=VALUE"):
+    for part in ("conserved laws swiglu --hidden 16", "functionally independent", "KEY=VALUE"):
         assert part in laws
 
 
