@@ -115,7 +115,7 @@ def test_determinants_are_those_of_the_definition(matrix):
     assert determinant(residues.array(matrix)) == residues.number(want)
     with balls.precision():
         ball = determinant(balls.array(matrix))
-        assert ball.contains(exact)
+        assert (ball * exact.q - exact.p).contains(0)  # not contains(exact): a rational is rounded to a ball first
         assert want == 0 or is_nonzero(ball)  # the smallest is 30⁻²⁵
         assert want != 0 or may_be_zero(ball)
 

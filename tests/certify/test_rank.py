@@ -99,7 +99,23 @@ def test_even_decay_to_rounding_is_not_clear(factor, number, generator):
     assert not found.clear
 
 
-@pytest.mark.parametrize("gap", [1e8, 1e10, 1e12])
+def test_small_values_clear_of_rounding_are_not_zeros(generator):
+    """A gap above values of 1e-8 decides nothing: near a point where the rank drops, it looks like this."""
+    found = numerical_rank(with_values(generator, 8, 6, [1, 0.5, 0.25, 0.25e-8, 0.2e-8, 0.1e-8]), unit=False)
+    assert found.rank == 3
+    assert not found.clear
+
+
+def test_rows_that_are_not_finite_leave_the_rank_open(generator):
+    rows = with_values(generator, 8, 6, [1, 0.5, 0.25])
+    assert numerical_rank(rows).clear
+    rows[2, 1] = float("nan")
+    found = numerical_rank(rows)
+    assert found.rank == 3
+    assert not found.clear
+
+
+@pytest.mark.parametrize("gap", [1e9, 1e10, 1e12])
 def test_the_gap_is_the_ratio_at_the_break(gap, generator):
     found = numerical_rank(with_values(generator, 8, 6, [1, 0.5, 0.25, 0.25 / gap, 0.2 / gap, 0.1 / gap]), unit=False)
     assert found.rank == 3

@@ -45,7 +45,8 @@ class Flow:
             positive, 1 elsewhere.
 
     Raises:
-        ConfigurationError: an unknown kind, a damping that is not finite, a mirror flow without a metric, or mirror-momentum without damping.
+        ConfigurationError: an unknown kind, a damping that is not finite, a mirror flow without a metric, a metric of another shape, or
+            mirror-momentum without damping.
     """
 
     model: Model
@@ -59,6 +60,10 @@ class Flow:
             raise ConfigurationError(f"flow {self.kind!r} is unknown; choose one of {', '.join(FLOWS)}")
         if self.metric is not None and not self.has_metric:
             raise ConfigurationError(f"the {self.kind} flow has no metric; choose mirror or mirror-momentum")
+        if self.metric is not None:
+            shape = tuple(self.metric(torch.ones(self.model.size, dtype=torch.float64)).shape)
+            if shape != (self.model.size,):
+                raise ConfigurationError(f"the value of metric has shape {shape}, its parameters ({self.model.size},); return the diagonal of M")
         if not isfinite(self.damping):
             raise ConfigurationError(f"damping={self.damping}; give a finite number")
         if self.kind == "mirror-momentum" and not self.damping:

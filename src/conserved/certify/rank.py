@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 CLEAR_GAP = 1e6
-"""A rank is decided if the singular values on its two sides differ at least by this factor."""
+"""A rank is decided if the singular values on its two sides differ at least by this factor, and the lower one is less than it above rounding."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Rank:
 
     Attributes:
         rank: number of singular values above the gap.
-        gap: σ_r over the larger of σ_{r+1} and the rounding floor.
+        gap: σ_r over the larger of σ_{r+1} and the rounding floor; 1 if σ_{r+1} is clear of rounding, 0 if rows are not finite.
     """
 
     rank: int
@@ -54,10 +54,10 @@ class Span:
             new directions r = argmax_i σ_i / max(σ_{i+1}, floor),   σ_0 = 1,   floor = max(m, n) · ε
 
         so that rows within the span (σ_1 at rounding level) add none. Singular values that decay without a gap leave the
-        rank undecided: they are never cut at a fixed tolerance.
+        rank undecided: they are never cut at a fixed tolerance. Neither are those that a gap separates from rounding, too.
 
         Args:
-            rows: (m, size), real or complex, float64.
+            rows: (m, size), real or complex, float64, finite.
         """
         rows = unit_rows(rows)
         basis = self.basis.to(rows.dtype) if rows.is_complex() else self.basis
@@ -72,7 +72,7 @@ class Span:
 
 
 def numerical_rank(rows: Tensor, unit: bool = True) -> Rank:
-    """The rank of a matrix at the largest gap between its singular values.
+    """The rank of a matrix at the largest gap between its singular values; of its finite rows, and then with gap 0, if some are not.
 
     Args:
         rows: the matrix.
@@ -82,6 +82,9 @@ def numerical_rank(rows: Tensor, unit: bool = True) -> Rank:
         >>> numerical_rank(torch.tensor([[1., 2.], [2., 4.], [0., 0.]], dtype=torch.float64)).rank
         1
     """
+    finite = rows.isfinite().all(1)
+    if not bool(finite.all()):
+        return Rank(numerical_rank(rows[finite], unit).rank, 0.0)
     rows = unit_rows(rows) if unit else rows
     if not rows.numel():
         return Rank(0, float("inf"))
@@ -89,13 +92,17 @@ def numerical_rank(rows: Tensor, unit: bool = True) -> Rank:
 
 
 def gap_in(values: Tensor, size: int, reference: float) -> Rank:
-    """Where descending singular values break off; `reference` is what the first one is compared with."""
+    """Where descending singular values break off; `reference` is what the first one is compared with.
+
+    What is called zero must be rounding: a value that stands clear of it is small and not zero, as near a point where the rank drops.
+    """
     floor = size * torch.finfo(torch.float64).eps * max(reference, float(values[0]))
     levels = torch.cat((values.new_tensor([max(reference, float(values[0]))]), values, values.new_zeros(1)))
     ratios = levels[:-1] / levels[1:].clamp(min=floor)
     ratios[levels[:-1] <= floor] = 0
     best = int(ratios.argmax())
-    return Rank(best, float(ratios[best]))
+    rounding = float(levels[best + 1]) < CLEAR_GAP * floor
+    return Rank(best, float(ratios[best]) if rounding else 1.0)
 
 
 def unit_rows(rows: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from conserved.certify.flows import Flow
 from conserved.certify.interpret import interpret, trace
 from conserved.certify.model import Sample
 from conserved.certify.scalars import Array, Complex, UnsupportedOperation
-from conserved.certify.words import rows
+from conserved.certify.words import longer, rows, without_rounding
 
 POLES = {"sigmoid": (1j * pi, 2j * pi), "tanh": (0.5j * pi, 1j * pi), "div": (0, 0), "rsqrt": (0, 0), "log": (0, 0), "sqrt": (0, 0)}
 """First singularity of an activation in the upper half plane, and the period to the next."""
@@ -89,19 +89,35 @@ class MeromorphicWords:
         return tuple(found)
 
     def __call__(self, depth: int, number: int) -> Tensor:
-        """Values of at least `number` words of that depth, less those that overflow, (words, moving coordinates), complex."""
+        """Values of at least `number` words of that depth, less those that overflow, (words, moving coordinates), complex.
+
+        Raises:
+            UnsupportedOperation: most of them overflow.
+        """
         whole = 1 << (number - 1).bit_length()  # few sizes, few graphs
         letters = tuple(self.flow.model.samples(whole, self.generator) for _ in range(depth))
         if (depth, whole) not in self._graphs:
             self._graphs[depth, whole] = trace(lambda point, *samples: rows(self.flow, point, samples), self.state, *letters)
         graph = self._graphs[depth, whole]
+        letters = tuple(Sample(self._many_near(whole), letter.cotangent, letter.drift) for letter in letters)
+        values = self._interpreted(graph, letters)
+        if depth > 1:
+            values = without_rounding(values, self._interpreted(graph, longer(letters)), depth)
+        finite = values.isfinite().all(1)
+        if 2 * int(finite.sum()) < len(finite):
+            raise UnsupportedOperation("most values near the singularities are not finite")
+        return values[finite]
+
+    def _interpreted(self, graph: Any, letters: tuple[Sample, ...]) -> Tensor:
         arguments: list[Any] = [self.state.numpy().astype(complex)]
         for letter in letters:
-            inputs = [self._near() for _ in range(whole)]
-            stacked = tuple(np.stack([one[place] for one in inputs]) for place in range(len(letter.inputs)))
-            arguments.append((stacked, letter.cotangent.numpy().astype(complex), letter.drift.numpy().astype(complex)))
-        values = torch.from_numpy(np.asarray(interpret(graph, arguments, Complex())[0], dtype=complex))[:, self.moving]
-        return values[values.isfinite().all(1)]
+            inputs = tuple(x.numpy() for x in letter.inputs)
+            arguments.append((inputs, letter.cotangent.numpy().astype(complex), letter.drift.numpy().astype(complex)))
+        return torch.from_numpy(np.asarray(interpret(graph, arguments, Complex())[0], dtype=complex))[:, self.moving]
+
+    def _many_near(self, number: int) -> tuple[Tensor, ...]:
+        inputs = [self._near() for _ in range(number)]
+        return tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*inputs, strict=True))
 
     @cached_property
     def _graphs(self) -> dict[tuple[int, int], Any]:

@@ -13,6 +13,12 @@ from conserved.errors import ConfigurationError
 BYTES = 2**28
 """Rows are computed in blocks of about this size."""
 
+NOISE = 1e-6
+"""Relative rounding above which a word's value is no value: all of its terms cancel."""
+
+PATIENCE = 4
+"""Times as many words are drawn as are wanted, until enough are finite."""
+
 
 def rows(flow: Flow, state: Tensor, letters: tuple[Sample, ...]) -> Tensor:
     """Values at a state of the words whose letters are stacked samples: (number, size).
@@ -28,8 +34,28 @@ def rows(flow: Flow, state: Tensor, letters: tuple[Sample, ...]) -> Tensor:
     try:
         return vmap(lambda *samples: word(flow, samples)(state))(*letters)
     except (RuntimeError, NotImplementedError) as error:
-        what = f"{type(flow.model.module).__name__}: its gradient field cannot be differentiated {len(letters) - 1} times in batches"
-        raise ConfigurationError(f"{what} ({str(error).splitlines()[0]})") from error
+        times = ("computed", "differentiated", "differentiated twice")
+        how = times[len(letters) - 1] if len(letters) <= len(times) else f"differentiated {len(letters) - 1} times"
+        what = f"{type(flow.model.module).__name__}: its gradient field cannot be {how} by torch.func in batches"
+        why = str(error).splitlines()[0].split(". ")[0]
+        raise ConfigurationError(f"{what} ({why}); write its forward without branches on data and without fused kernels") from error
+
+
+def longer(letters: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    """The letters with what they are linear in three times as long."""
+    return tuple(Sample(letter.inputs, 3 * letter.cotangent, 3 * letter.drift) for letter in letters)
+
+
+def without_rounding(values: Tensor, of_longer: Tensor, depth: int) -> Tensor:
+    """Values of words, zero for those that are nothing but rounding.
+
+    The terms of brackets of commuting fields cancel, and what is left would be a random direction once it is brought to length one.
+    Words are linear in each letter, so with letters three times as long a value is 3^k times what it was, and rounding, which is
+    another one then, is not.
+    """
+    error = torch.linalg.vector_norm(of_longer / 3.0**depth - values, dim=1, keepdim=True)
+    noise = error > NOISE * torch.linalg.vector_norm(values, dim=1, keepdim=True)
+    return torch.where(noise, 0, values)
 
 
 def samples(flow: Flow, state: Tensor, number: int, generator: torch.Generator, scale: float = 1.0) -> Sample:
@@ -61,11 +87,24 @@ class RealWords:
     scale: float = 1.0
 
     def __call__(self, depth: int, number: int) -> Tensor:
-        """Values of `number` words of that depth, (number, moving coordinates)."""
+        """Values of `number` words of that depth, (number, moving coordinates); words that overflow are drawn again.
+
+        Raises:
+            ConfigurationError: most of them overflow.
+        """
         block = max(1, BYTES // (8 * self.flow.size * 4**depth))
-        out = []
-        for start in range(0, number, block):
-            size = min(block, number - start)
+        out, found, drawn = [], 0, 0
+        while found < number:
+            if drawn >= PATIENCE * number:
+                fields = "gradients" if depth == 1 else f"brackets of {depth} gradient fields"
+                what = f"{type(self.flow.model.module).__name__}: of {drawn} {fields} on random inputs {drawn - found} are not finite"
+                raise ConfigurationError(f"{what}; pass a module whose derivatives are finite on normal numbers")
+            size = min(block, number - found)
             letters = tuple(samples(self.flow, self.state, size, self.generator, self.scale) for _ in range(depth))
-            out.append(rows(self.flow, self.state, letters)[:, self.moving])
+            values = rows(self.flow, self.state, letters)[:, self.moving]
+            if depth > 1:
+                values = without_rounding(values, rows(self.flow, self.state, longer(letters))[:, self.moving], depth)
+            finite = values.isfinite().all(1)
+            out.append(values if bool(finite.all()) else values[finite])
+            found, drawn = found + len(out[-1]), drawn + size
         return torch.cat(out) if len(out) > 1 else out[0]
