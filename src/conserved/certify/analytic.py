@@ -2,13 +2,14 @@ r"""Fused functions of torch by the formulas that define them, where derivatives
 
     softmax(z) = exp(z)/Σ exp(z)         softplus(x) = log(1 + exp(βx))/β         layer norm(x) = γ (x − mean)·(var + ε)^(−1/2) + β
 
-Fused kernels bring derivatives of their own. Those of torch's layer norm are wrong from the third one on, with forward over reverse
-derivatives (2.13: the brackets of three fields then break the laws of the gain); those of fused attention do not exist; the maximum
-that softmax subtracts and the threshold of softplus are no analytic functions.
+Fused kernels bring derivatives of their own. Those of torch's layer norm and batch norm are wrong from the third one on, with forward
+over reverse derivatives (2.13: the brackets of three fields then break the laws of the gain); those of fused attention do not exist; the
+maximum that softmax subtracts and the threshold of softplus are no analytic functions.
 """
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,13 +18,22 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
-def _softmax(z: Tensor, dim: int, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+def _axis(z: Tensor, dim: int | None) -> int:
+    """The axis of a softmax; without one, that which torch takes."""
+    return dim if dim is not None else 0 if z.ndim in (0, 1, 3) else 1
+
+
+def _softmax(z: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
     e = z.exp()
-    return e / e.sum(dim, keepdim=True)
+    return e / e.sum(_axis(z, dim), keepdim=True)
 
 
-def _log_softmax(z: Tensor, dim: int, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
-    return z - _logsumexp(z, dim, keepdim=True)
+def _softmin(z: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return _softmax(-z, dim)
+
+
+def _log_softmax(z: Tensor, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Tensor:
+    return z - _logsumexp(z, _axis(z, dim), keepdim=True)
 
 
 def _logsumexp(z: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
@@ -38,15 +48,50 @@ def _mish(x: Tensor, inplace: bool = False) -> Tensor:
     return x * _softplus(x).tanh()
 
 
-def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any) -> Tensor:
-    return _scaled(_normalized(x, tuple(range(-len(shape), 0)), eps), weight, bias)
+def _layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any, **__: Any
+) -> Tensor:
+    return _scaled(_normalized(x, tuple(range(-len(normalized_shape), 0)), eps), weight, bias)
 
 
-def _group_norm(x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any) -> Tensor:
-    grouped = x.reshape(len(x), groups, -1, *x.shape[2:])
+def _group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, *_: Any, **__: Any) -> Tensor:
+    grouped = x.reshape(len(x), num_groups, -1, *x.shape[2:])
     over = (slice(None), *(None for _ in x.shape[2:]))
     out = _normalized(grouped, tuple(range(2, grouped.ndim)), eps).flatten(1, 2)
     return _scaled(out, weight if weight is None else weight[over], bias if bias is None else bias[over])
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    over = (slice(None), *(None for _ in x.shape[2:]))
+    if training or running_mean is None or running_var is None:
+        out = _normalized(x, (0, *range(2, x.ndim)), eps)
+    else:
+        out = (x - running_mean[over]) * (running_var[over] + eps).rsqrt()
+    return _scaled(out, weight if weight is None else weight[over], bias if bias is None else bias[over])
+
+
+def _instance_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if use_input_stats:
+        return _group_norm(x, x.shape[1], weight, bias, eps)
+    return _batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
 
 
 def _normalized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
@@ -81,12 +126,23 @@ def _attention(
     return _softmax(logits, -1) @ value
 
 
+_multi_head_attention = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda _: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+"""Torch's own, which does not ask whether it is overridden: it runs inside the mode, where that would never end."""
+
+
 FORMULAS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax), _softmax),
     **dict.fromkeys((torch.log_softmax, Tensor.log_softmax, F.log_softmax, torch.special.log_softmax), _log_softmax),
     **dict.fromkeys((torch.logsumexp, Tensor.logsumexp, torch.special.logsumexp), _logsumexp),
     **dict.fromkeys((torch.layer_norm, F.layer_norm), _layer_norm),
     **dict.fromkeys((torch.group_norm, F.group_norm), _group_norm),
+    F.batch_norm: _batch_norm,
+    F.instance_norm: _instance_norm,
+    F.softmin: _softmin,
     F.softplus: _softplus,
     F.mish: _mish,
     F.scaled_dot_product_attention: _attention,
@@ -97,8 +153,12 @@ class Analytic(TorchFunctionMode):
     """Evaluates the functions above by their formulas."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        formula = FORMULAS.get(func)
-        if formula is not None and args and args[0].is_floating_point():
+        if func is F.multi_head_attention_forward:
+            with self:  # for the functions that it calls
+                return _multi_head_attention(*args, **(kwargs or {}))
+        formula, named = FORMULAS.get(func), dict(kwargs or {})
+        first = args or tuple(named.pop(name) for name in ("input", "query") if formula and name in named)
+        if formula is not None and first and first[0].is_floating_point():
             with torch._C.DisableTorchFunction():
-                return formula(*args, **(kwargs or {}))
+                return formula(*first, **named)
         return func(*args, **(kwargs or {}))
