@@ -237,12 +237,17 @@ def scalars_of(arithmetic: str, parameter: int) -> Scalars:
 
 
 def law_gradients(flow: Flow, state: Tensor, moving: tuple[int, ...]) -> flint.fmpq_mat:
-    """Gradients of the closed-form laws at the point, exactly: the laws are quadratic, so doubles hold them.
+    """Gradients of the closed-form laws at the point, exactly.
 
+    The laws are quadratic, so doubles hold them; except for the products of γ and a law in ∂h/∂t, so that is found for γ = 1 first.
     A row counts only once: the matrix may be of lower rank than it has rows.
     """
-    dense = known_gradients(flow, exact_laws(flow.model.module), state)[:, list(moving)]
-    return flint.fmpq_mat(len(dense), len(moving), [_fmpq(x) for x in dense.flatten().tolist()])
+    laws = exact_laws(flow.model.module)
+    entries = [[_fmpq(x) for x in row] for row in known_gradients(flow, laws, state).tolist()]
+    if flow.kind == "momentum" and flow.damping:
+        rates = known_gradients(replace(flow, damping=1.0), laws, state)[:, 0].tolist()
+        entries = [[_fmpq(flow.damping) * _fmpq(rate), *row[1:]] for rate, row in zip(rates, entries, strict=True)]
+    return flint.fmpq_mat(len(entries), len(moving), [row[i] for row in entries for i in moving])
 
 
 def agrees(value: Any, stated: str) -> bool:

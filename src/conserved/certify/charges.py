@@ -76,7 +76,7 @@ def _charges(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
     n = flow.model.size
     time, gamma = state[0], flow.damping
     positions, velocities = flow.model.parameters(state[1 : n + 1]), flow.model.parameters(state[n + 1 :])
-    growth = time**3 if flow.kind == "nesterov" else torch.exp(gamma * time)
+    growth = time**3 if flow.kind == "nesterov" else 1 + gamma * time  # e^{γt}, with its derivative, at t = 0: there the states are
     found = [state[:0]]
     for law in laws:
         pair = ("c",) if law.symmetry is Symmetry.ROTARY else ()
@@ -86,7 +86,7 @@ def _charges(flow: Flow, laws: LawSet, state: Tensor) -> Tensor:
             speed = torch.stack([c * v.sum(-1) for c, _, v in legs]).sum(0).flatten()
             found.append(growth * speed)
             if flow.kind == "nesterov" or gamma:
-                found.append(place + speed * (time / 2 if flow.kind == "nesterov" else 1 / gamma))
+                found.append(place + speed * time / 2 if flow.kind == "nesterov" else gamma * place + speed)
         elif law.symmetry in (Symmetry.GENERAL_LINEAR, Symmetry.ROTARY):
             size = 2 if pair else law.kept_sizes[-1]
             for a, b in combinations(range(size), 2):
