@@ -16,7 +16,7 @@ from conserved.certify.flows import Flow, bracket_error
 from conserved.certify.lie import MAX_DEPTH, STAGNATION, Closure, closure
 from conserved.certify.model import Sample, exact_laws, model_of
 from conserved.certify.pde import Share, complement, shares
-from conserved.certify.proof import Proof, prove
+from conserved.certify.proof import DEPTH, Proof, prove, require_supported
 from conserved.certify.rank import CLEAR_GAP
 from conserved.certify.sampling import MeromorphicWords, meromorphic
 from conserved.certify.scalars import UnsupportedOperation
@@ -64,7 +64,7 @@ class Certification:
         depth: length of the longest brackets taken.
         unmoved: parameters that no output depends on; never called laws.
         shares: the parameters' part in the gradients of laws.
-        certificate: of a proved count of a catalogue block, for `verify`.
+        certificate: of a proof by `certify_block`, for `verify`.
     """
 
     block: str
@@ -169,6 +169,9 @@ def certify(
         seed: of everything random.
         name: what to call the module.
 
+    Returns:
+        The count; without a certificate, which `certify_block` has.
+
     Raises:
         ConfigurationError: nothing flows, the module is not deterministic, or its fields cannot be differentiated.
         UnsupportedOperation: the arithmetic lacks a function of the module.
@@ -181,6 +184,23 @@ def certify(
         >>> found.parameters, found.rank_span, found.rank_lie, found.independent_laws, found.complete, found.verdict
         (32, 28, 28, 4, True, 'numerical')
     """
+    found = _certified(module, example_inputs, flow=flow, damping=damping, metric=metric, arithmetic=arithmetic, sampling=sampling, seed=seed, name=name)
+    return replace(found, certificate=None)  # `verify` builds blocks by name
+
+
+def _certified(
+    module: nn.Module,
+    example_inputs: tuple[Tensor, ...] | None = None,
+    *,
+    flow: str,
+    damping: float,
+    metric: Callable[[Tensor], Tensor] | None = None,
+    arithmetic: str,
+    sampling: str = "auto",
+    seed: int,
+    name: str | None,
+) -> Certification:
+    """`certify`, with the certificate of a block whose name is not known."""
     began = time.perf_counter()
     if arithmetic not in ARITHMETICS:
         raise ConfigurationError(f"arithmetic {arithmetic!r} is unknown; choose one of {', '.join(ARITHMETICS)}")
@@ -189,6 +209,8 @@ def certify(
     model = model_of(module, example_inputs)
     generator = torch.Generator().manual_seed(seed)
     flowing = Flow(model, flow, damping, metric)
+    if arithmetic != "float64":
+        require_supported(flowing, arithmetic, torch.Generator().manual_seed(seed))
     laws = exact_laws(model.module)
     found = _at_best_point(flowing, laws, generator) if model.piecewise else _at_point(flowing, laws, _state(flowing, generator), generator, MAX_DEPTH)
     if sampling == "auto" and not (found.closure.filled and found.closure.clear):
@@ -198,7 +220,7 @@ def certify(
         reason = f"torch's derivatives of {judged.block} are wrong: its brackets differ from central differences by {error:.0%}"
         judged = replace(judged, verdict="undecided", complete=None, independent_laws=None, reason=reason)
     if arithmetic != "float64" and judged.verdict != "refuted":
-        judged = _proved(judged, prove(flowing, found.state, found.moving, arithmetic, generator), arithmetic, flowing, found)
+        judged = _proved(judged, prove(flowing, found.state, found.moving, arithmetic, generator, _depth_of_proof(found.closure)), arithmetic, flowing, found)
     return replace(judged, seconds=time.perf_counter() - began)
 
 
@@ -235,7 +257,7 @@ def certify_block(
         True
     """
     given = block_options(block) | dict(options or {}) if block in BLOCKS else options
-    found = certify(make_block(block, given), flow=flow, damping=damping, arithmetic=arithmetic, seed=seed, name=block)
+    found = _certified(make_block(block, given), flow=flow, damping=damping, arithmetic=arithmetic, seed=seed, name=block)
     if found.certificate is None:
         return found
     return replace(found, certificate=replace(found.certificate, block=block, options=dict(given or {})))
@@ -245,6 +267,7 @@ def _proved(judged: Certification, proof: Proof, arithmetic: str, flow: Flow, fo
     rank = proof.ranks[-1]
     if not proof.complete:
         more = f"{arithmetic} arithmetic proves rank ≥ {rank}, which with {proof.laws} known laws leaves {proof.size - rank - proof.laws} dimensions open"
+        more += f", without brackets of {len(proof.ranks) + 1} fields ({proof.stopped})" if proof.stopped else ""
         return replace(judged, reason=f"{judged.reason}; {more}", arithmetic=arithmetic)
     certificate = Certificate(
         "", {}, flow.kind, flow.damping, arithmetic, proof.parameter, tuple(found.state.tolist()), tuple(found.moving.tolist()),
@@ -312,12 +335,22 @@ def _on_complex_data(flow: Flow, found: _Found, generator: torch.Generator) -> _
     try:
         return _with_complex(words, found)
     except UnsupportedOperation as error:  # derivatives may bring operations that the fields themselves do not have
-        return replace(found, note=f"; real data only: complex evaluation is impossible ({error})")
+        return replace(found, note=f"; real data only: complex evaluation is impossible ({str(error).split(';')[0]})")
+
+
+def _last_of_use(done: Closure) -> int:
+    """Length of the longest brackets that brought something to a closure that stagnated."""
+    return max(1, len(done.ranks) - STAGNATION)
+
+
+def _depth_of_proof(done: Closure) -> int:
+    """Length of the brackets that are worth their exact evaluation."""
+    return min(_last_of_use(done), DEPTH) if done.clear and not done.filled else DEPTH
 
 
 def _with_complex(words: MeromorphicWords, found: _Found) -> _Found:
     if found.closure.clear:  # then as long brackets as brought something, to see whether complex data bring more
-        depth = max(1, len(found.closure.ranks) - STAGNATION)
+        depth = _last_of_use(found.closure)
         if closure(words, len(found.moving), found.bounds, exhaustive=True, max_depth=depth).rank <= found.closure.rank:
             return replace(found, note="; complex data add nothing")
     done = closure(words, len(found.moving), found.bounds, exhaustive=True)

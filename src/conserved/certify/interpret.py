@@ -177,6 +177,7 @@ def interpret(graph: fx.GraphModule, arguments: Sequence[Any], scalars: Scalars,
         105/16
     """
     machine = _Machine(scalars, record)
+    _require_known(graph)
     leaves = pytree.tree_leaves(list(arguments))
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     if len(leaves) != len(places):
@@ -200,10 +201,16 @@ def interpret(graph: fx.GraphModule, arguments: Sequence[Any], scalars: Scalars,
     raise UnsupportedOperation("the graph has no output")
 
 
+def _require_known(graph: fx.GraphModule) -> None:
+    """Look at all operations before any is done."""
+    unknown = dict.fromkeys(str(node.target) for node in graph.graph.nodes if node.op == "call_function" and node.target not in OPERATIONS)
+    if unknown:
+        verb = "is" if len(unknown) == 1 else "are"
+        raise UnsupportedOperation(f"{', '.join(unknown)} {verb} not known to the interpreter; certify this module with arithmetic='float64'")
+
+
 def _execute(machine: _Machine, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    operation = OPERATIONS.get(node.target)
-    if operation is None:
-        raise UnsupportedOperation(f"{node.target} is not known to the interpreter; certify this module with arithmetic='float64'")
+    operation = OPERATIONS[node.target]
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: values[used])
     try:
         result = operation(machine, *args, **kwargs)

@@ -218,5 +218,5 @@ def meromorphic(flow: Flow, state: Tensor, moving: Tensor, generator: torch.Gene
             return "no activation has a singularity that the inputs reach"
         words(1, 2)
     except UnsupportedOperation as error:
-        return f"complex evaluation is impossible ({error})"
+        return f"complex evaluation is impossible ({str(error).split(';')[0]})"
     return words
