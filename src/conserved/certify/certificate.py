@@ -12,6 +12,7 @@ search that found the certificate.
 """
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from conserved.certify.charges import known_gradients
 from conserved.certify.elimination import determinant, is_nonzero, may_be_zero
 from conserved.certify.flows import Flow
 from conserved.certify.interpret import interpret, trace
-from conserved.certify.model import Sample, exact_laws, model_of
+from conserved.certify.model import Model, Sample, exact_laws, model_of
 from conserved.certify.scalars import Array, PrimeField, Rational, RealBalls, Scalars
 from conserved.certify.words import rows
 from conserved.errors import ConfigurationError, ConservedError
@@ -38,6 +39,11 @@ from conserved.errors import ConfigurationError, ConservedError
 FORMAT = "conserved certificate 1"
 ARITHMETICS = ("float64", "ball", "rational", "modular")
 PRIME = 2**61 - 1
+MOST_BITS = 2**16
+"""Largest precision of balls that `verify` computes with; proofs take at most 4096."""
+
+EXACT = re.compile(r"-?[0-9]+(/[0-9]+)?")
+"""A fraction as it is written."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,8 @@ class Certificate:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ConfigurationError(f"{path} is no certificate: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"{path} is no certificate: {_first_line(error)}") from error
         return from_json(data, str(path))
 
 
@@ -153,13 +159,13 @@ def from_json(data: Any, where: str = "certificate") -> Certificate:
         raise ConfigurationError(f"{where} is no certificate: it does not say {FORMAT!r}")
     try:
         found = Certificate(
-            str(data["block"]), dict(data["options"]), str(data["flow"]), float(data["damping"]), str(data["arithmetic"]), int(data["parameter"]),
-            tuple(_read(x) for x in data["state"]), tuple(map(int, data["moving"])),
+            str(data["block"]), dict(data["options"]), str(data["flow"]), float(data["damping"]), str(data["arithmetic"]), _whole(data["parameter"]),
+            tuple(_read(x) for x in data["state"]), tuple(map(_whole, data["moving"])),
             tuple(tuple(_sample_from_json(sample) for sample in letters) for letters in data["words"]),
-            tuple(map(int, data["columns"])), int(data["laws"]), str(data["determinant"]),
+            tuple(map(_whole, data["columns"])), _whole(data["laws"]), str(data["determinant"]),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
-        raise ConfigurationError(f"{where} is no certificate: {type(error).__name__} at {error}") from error
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise ConfigurationError(f"{where} is no certificate: {type(error).__name__} at {_first_line(error)}") from error
     if data.get("digest") != _digest({name: value for name, value in data.items() if name != "digest"}):
         raise ConfigurationError(f"{where} was altered after it was written: its digest does not fit")
     return found
@@ -172,7 +178,7 @@ def verify(certificate: Certificate | Path | str) -> Verification:
         certificate: one, or the file of one.
 
     Raises:
-        ConfigurationError: the file is no certificate or was altered, or its block cannot be built.
+        ConfigurationError: the file is no certificate, or was altered.
     """
     began = time.perf_counter()
     one = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
@@ -180,6 +186,9 @@ def verify(certificate: Certificate | Path | str) -> Verification:
         found = _check(one)
     except ConservedError as error:
         found = Verification(False, str(error), one.rank, one.laws, len(one.moving))
+    except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"it cannot be computed ({type(error).__name__}: {_first_line(error)})"
+        found = Verification(False, reason, one.rank, one.laws, len(one.moving))
     return replace(found, seconds=time.perf_counter() - began)
 
 
@@ -191,11 +200,8 @@ def _check(one: Certificate) -> Verification:
     state, moving, columns = torch.tensor(one.state, dtype=torch.float64), list(one.moving), list(one.columns)
     _require(sorted(set(moving)) == moving and all(0 <= i < flow.size for i in moving), "the moving coordinates are no ascending list of indices")
     _require(len(set(columns)) == one.rank and all(0 <= i < size for i in columns), "the columns of the minor are not different indices")
-    fixed = torch.ones(flow.size, dtype=torch.bool)
-    fixed[moving] = False
-    fresh = rows(flow, state, (model.samples(24, torch.Generator().manual_seed(1)),))
-    moved = fresh[:, fixed].abs() > 1e-12 * fresh.abs().amax(1, keepdim=True)  # as the search tells rounding from motion
-    _require(not bool(moved.any()), "coordinates that the certificate leaves out do move")
+    _require(bool(one.letters) and all(_fit(letters, model) for letters in one.letters), f"the words are no samples of {one.block}")
+    _require_rest(flow, state, moving)
     scalars = scalars_of(one.arithmetic, one.parameter)
     words = np.concatenate([exact_rows(flow, state, word, scalars) for word in one.letters])[:, moving]
     _require(len(words) == one.rank, f"{len(words)} words for a minor of order {one.rank}")
@@ -212,6 +218,25 @@ def _check(one: Certificate) -> Verification:
     return Verification(True, reason, one.rank, one.laws, size)
 
 
+def _require_rest(flow: Flow, state: Tensor, moving: list[int]) -> None:
+    """What is left out must not move on fresh data."""
+    fixed = torch.ones(flow.size, dtype=torch.bool)
+    fixed[moving] = False
+    fresh = rows(flow, state, (flow.model.samples(24, torch.Generator().manual_seed(1)),))
+    _require(bool(fresh.isfinite().all()), "the fields are not finite at the point")
+    moved = fresh[:, fixed].abs() > 1e-12 * fresh.abs().amax(1, keepdim=True)  # as the search tells rounding from motion
+    _require(not bool(moved.any()), "coordinates that the certificate leaves out do move")
+
+
+def _fit(letters: tuple[Sample, ...], model: Model) -> bool:
+    """Whether all letters of a stack of words are stacks of one length of samples of the model."""
+    like = model.samples(1, torch.Generator().manual_seed(1))
+    stacks = [(*sample.inputs, sample.cotangent, sample.drift) for sample in letters]
+    wanted = [(part.shape[1:], part.dtype) for part in (*like.inputs, like.cotangent, like.drift)]
+    lengths = {part.shape[:1] for stack in stacks for part in stack}
+    return len(lengths) == 1 and all([(part.shape[1:], part.dtype) for part in stack] == wanted for stack in stacks)
+
+
 class _RejectedError(ConservedError):
     """What a certificate fails at."""
 
@@ -225,15 +250,17 @@ def scalars_of(arithmetic: str, parameter: int) -> Scalars:
     """The scalars of a name and its parameter.
 
     Raises:
-        ConfigurationError: an unknown name.
+        ConfigurationError: an unknown name, or a parameter that does not go with it.
     """
-    if arithmetic == "ball":
+    if arithmetic == "ball" and 2 <= parameter <= MOST_BITS:
         return RealBalls(parameter)
-    if arithmetic == "rational":
+    if arithmetic == "rational" and not parameter:
         return Rational()
-    if arithmetic == "modular":
+    if arithmetic == "modular" and 2 < parameter < 2**64 and flint.fmpz(parameter).is_prime():
         return PrimeField(parameter)
-    raise ConfigurationError(f"arithmetic {arithmetic!r} is unknown; choose one of {', '.join(ARITHMETICS)}")
+    raise ConfigurationError(
+        f"there is no arithmetic {arithmetic!r} with parameter {parameter}; give bits of a ball, 0 of rationals, or an odd prime below 2^64"
+    )
 
 
 def law_gradients(flow: Flow, state: Tensor, moving: tuple[int, ...]) -> flint.fmpq_mat:
@@ -251,10 +278,10 @@ def law_gradients(flow: Flow, state: Tensor, moving: tuple[int, ...]) -> flint.f
 
 
 def agrees(value: Any, stated: str) -> bool:
-    """Whether a determinant is the stated one; balls overlap."""
+    """Whether a determinant is the stated one; balls overlap, and neither holds zero."""
     try:
         if isinstance(value, flint.arb):
-            return bool(value.overlaps(flint.arb(stated)))
+            return is_nonzero(flint.arb(stated)) and bool(value.overlaps(flint.arb(stated)))
         return str(value) == stated
     except ValueError:
         return False
@@ -290,7 +317,19 @@ def _written(x: float | int) -> str | int:
     return x if isinstance(x, int) else str(Fraction(x))
 
 
-def _read(x: str | int) -> float:
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _whole(x: Any) -> int:
+    if type(x) is not int:
+        raise ValueError(f"{x!r}, which is no integer")
+    return x
+
+
+def _read(x: Any) -> float:
+    if not isinstance(x, str) or not EXACT.fullmatch(x):
+        raise ValueError(f"{x!r}, which is no fraction")
     value = Fraction(x)
     if Fraction(float(value)) != value:
         raise ValueError(f"{x}, which is not exact in binary")
@@ -303,7 +342,7 @@ def _tensor_to_json(x: Tensor) -> dict[str, Any]:
 
 def _tensor_from_json(data: Any) -> Tensor:
     values = data["values"]
-    whole = bool(values) and all(isinstance(v, int) for v in values)
+    whole = bool(values) and all(type(v) is int for v in values)
     flat = torch.tensor(values, dtype=torch.int64) if whole else torch.tensor([_read(v) for v in values], dtype=torch.float64)
     return flat.reshape(data["shape"])
 

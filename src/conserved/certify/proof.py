@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conserved.certify.certificate import PRIME, exact_rows, law_gradients, scalars_of, state_determinant
+from conserved.certify.certificate import PRIME, agrees, exact_rows, law_gradients, scalars_of, state_determinant
 from conserved.certify.elimination import Elimination, determinant, is_nonzero
 from conserved.certify.flows import Flow
 from conserved.certify.model import Sample, exact
@@ -40,7 +40,7 @@ class Proof:
         letters: the words of the minor, for every depth.
         columns: of the minor.
         determinant: of the minor.
-        certain: whether the determinant is not zero; the ball of one can be wider than the pivots are.
+        certain: whether the determinant, as it is stated, is not zero; the ball of one can be wider than the pivots are.
         stopped: why no longer words were taken, if the arithmetic lacks an operation of theirs.
     """
 
@@ -158,7 +158,7 @@ class _Try:
     @property
     def certain(self) -> bool:
         with self.scalars.precision():
-            return is_nonzero(self._determinant)
+            return is_nonzero(self._determinant) and agrees(self._determinant, state_determinant(self._determinant))
 
     @property
     def minor(self) -> str:
