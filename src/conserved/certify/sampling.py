@@ -81,9 +81,8 @@ class MeromorphicWords:
         Raises:
             UnsupportedOperation: the module has no complex extension.
         """
-        real = self._draw()
-        flat = _complexified(real)
-        other = [x + 1.0 if x.dtype.kind == "c" else x for x in flat]
+        flat, other = (_complexified(self._draw()) for _ in range(2))
+        other = [y if x.dtype.kind == "c" else x for x, y in zip(flat, other, strict=True)]  # a shift of all would not be seen through layer norm
         met = zip(self._activations(flat), self._activations(other), strict=True)
         found = [name for (name, first), (_, second) in met if first.shape == second.shape and not np.allclose(_finite(first), _finite(second))]
         return tuple(found)
