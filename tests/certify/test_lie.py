@@ -339,6 +339,15 @@ def test_central_differences_tell_wrong_derivatives(wrong, depth):
     assert error > 1e4 * DIFFERENCES if wrong else error < DIFFERENCES
 
 
+def test_terms_that_cancel_are_no_wrong_derivatives():
+    """All fields of x ↦ b·a·x are multiples of one: their brackets are rounding, and differences of differences are more of it."""
+    flow = Flow(model_of(LinearNetwork((1, 1, 1))))
+    for seed in range(4):
+        state, samples = drawn(flow, 3, seed)
+        for depth in (2, 3):
+            assert bracket_error(flow, state, tuple(samples[:depth])) < DIFFERENCES
+
+
 @pytest.mark.parametrize("block", BUILT)
 def test_central_differences_agree(block):
     flow = Flow(model_of(BUILT[block]()))
