@@ -149,6 +149,16 @@ def test_the_logarithmic_metric_keeps_rescalings_even_with_momentum(widths):
     assert decided(found) == widths[1]
 
 
+def test_no_two_seeds_disagree():
+    """Fields of high degree, whose brackets cancel by orders of magnitude: a point may be undecided, but never wrong. For the square see above."""
+    found = [certify(LinearNetwork((2, 1, 2)), flow="mirror-momentum", metric=lambda theta: theta**3, seed=seed) for seed in range(8)]
+    counts = [one.independent_laws for one in found if one.verdict == "numerical"]
+    assert len(counts) > 4
+    assert set(counts) == {0}
+    for one in found:
+        assert one.gap >= GAP if one.verdict == "numerical" else (one.verdict, one.independent_laws, one.complete) == ("undecided", None, None)
+
+
 # --- trajectories ---
 
 
