@@ -57,7 +57,7 @@ class Closure:
         return self.settled and self.gap >= CLEAR_GAP
 
 
-def closure(words: Words, size: int, law_gradients: Tensor, *, exhaustive: bool = False, max_depth: int = MAX_DEPTH) -> Closure:
+def closure(words: Words, size: int, law_gradients: Tensor, *, exhaustive: bool = False, max_depth: int = MAX_DEPTH, least: int = 0) -> Closure:
     """The closure at one point.
 
     Args:
@@ -67,13 +67,14 @@ def closure(words: Words, size: int, law_gradients: Tensor, *, exhaustive: bool 
         exhaustive: whether to draw until a full batch adds nothing: for fields that are analytic only in pieces, and for samples that aim
             at one unit each.
         max_depth: of the words.
+        least: fields drawn at once, before brackets: many where some pieces are small.
     """
     target = size - len(law_gradients)
     if filled := _filled_at_once(words, size, law_gradients, target):
         return filled
     span, ranks = Span.empty(size), list[int]()
     for depth in range(1, max_depth + 1):
-        span = _with_depth(span, words, depth, target, exhaustive)
+        span = _with_depth(span, words, depth, target, exhaustive, least if depth == 1 else 0)
         ranks.append(span.rank)
         if span.rank >= target:
             gap = min(span.gap, complement_gap(span.basis, law_gradients)) if span.rank == target else span.gap
@@ -85,12 +86,12 @@ def closure(words: Words, size: int, law_gradients: Tensor, *, exhaustive: bool 
     return Closure(tuple(ranks), size, span.gap, False, span.basis)
 
 
-def _with_depth(span: Span, words: Words, depth: int, target: int, exhaustive: bool) -> Span:
+def _with_depth(span: Span, words: Words, depth: int, target: int, exhaustive: bool, least: int) -> Span:
     """The span with the words of one depth. A few words that add nothing show that no more would, except across pieces."""
     few = 0 if exhaustive or depth == 1 else 8
     while span.rank < target:
         missing = target - span.rank
-        before, full = span.rank, missing + _spare(missing)
+        before, full = span.rank, max(least, missing + _spare(missing))
         span = span.extended(words(depth, min(few, full) if few else full))
         if span.rank == before or (not few and not exhaustive):
             break

@@ -39,11 +39,28 @@ class Sample(NamedTuple):
     drift: Tensor
 
 
-HINGES = frozenset({"relu", "leaky_relu", "prelu", "hardtanh", "hardswish", "hardsigmoid", "elu", "abs", "clamp"})
-"""Operations that are analytic on either side of a value of their argument."""
+HINGES: dict[str, Callable[..., tuple[Any, ...]]] = {
+    **dict.fromkeys(("relu", "leaky_relu", "prelu", "_prelu_kernel", "elu", "abs", "rrelu"), lambda x, *_: (0,)),
+    "hardtanh": lambda x, low=-1, high=1: (low, high),
+    **dict.fromkeys(("hardswish", "hardsigmoid"), lambda x: (-3, 3)),
+    "clamp": lambda x, low=None, high=None: (low, high),
+    **dict.fromkeys(("clamp_min", "clamp_max", "threshold", "maximum", "minimum", "gt", "ge", "lt", "le"), lambda x, at, *_: (at,)),
+    **dict.fromkeys(("softshrink", "hardshrink"), lambda x, at=0.5: (-at, at)),
+}
+"""Operations that are analytic on either side of some values of their first argument: those values."""
 
-SELECTIONS = frozenset({"topk", "sort", "max", "amax", "max_pool2d_with_indices"})
-"""Operations that are analytic as long as the order of their arguments stays."""
+SELECTIONS = frozenset(
+    {"topk", "sort", "argsort", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "median", "kthvalue", "cummax", "cummin", "mode",
+     "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d", "sign", "sgn", "floor", "ceil", "round", "trunc",
+     "frac", "remainder", "fmod", "floor_divide", "heaviside", "eq", "ne", "bucketize", "searchsorted"}
+)  # fmt: skip
+"""Operations that are analytic only as long as the order of their arguments, or an integer near them, stays."""
+
+GUARD = 1e-4
+"""A bound no larger than this keeps a denominator from zero: no hinge that generic data reach."""
+
+FEW = 16
+"""Inputs on a side of a hinge that may not suffice to see what a unit does there."""
 
 DRAWS = 512
 """Points θ among which the most varied ones are chosen, for modules that are analytic only in pieces."""
@@ -124,7 +141,8 @@ class Model:
     @property
     def positive(self) -> tuple[str, ...]:
         """Names of the parameters that the module keeps positive."""
-        return cast(tuple[str, ...], getattr(self.module, "positive", ()))
+        given = getattr(self.module, "positive", ())
+        return given if isinstance(given, tuple) and set(given) <= set(self.shapes) else ()
 
     def entropy_metric(self, theta: Tensor) -> Tensor:
         """Diagonal of the metric of the entropy on the parameters that the module keeps positive: θ there, 1 elsewhere."""
@@ -189,6 +207,15 @@ class Model:
         both = [torch.stack((a, b), 1).flatten(0, 1) for a, b in zip(low, high, strict=True)]
         return tuple(x[torch.arange(number) % len(x)].unsqueeze(1) for x in both)
 
+    def one_sided(self, theta: Tensor, number: int = 4096) -> int:
+        """How many units are on one side of their hinge for all but a few of many inputs of several scales: the other is hardly seen."""
+        inputs = self.samples(number, torch.Generator().manual_seed(2)).inputs
+        sides = self._sides(theta, [x.flatten(0, 1) for x in inputs])
+        if sides is None:
+            return 0
+        on = sides.sum(0)
+        return int((torch.minimum(on, len(sides) - on) < FEW).sum())
+
     def _sides(self, theta: Tensor, inputs: list[Tensor]) -> Tensor | None:
         """On which side of its hinge every unit is, (inputs, units)."""
         with _Watch() as watch, torch.no_grad():
@@ -252,9 +279,12 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket._qualified_op_name.removeprefix("aten::")
-        self.met |= name in HINGES or name in SELECTIONS
-        if name in HINGES:
-            self._met.append(args[0].detach() > 0)
+        given = [a for a in args if isinstance(a, Tensor)]
+        if given and given[0].is_floating_point() and (name in HINGES or name in SELECTIONS):
+            self.met = True
+            for at in HINGES[name](*args, **(kwargs or {})) if name in HINGES else ():
+                if at is not None and not (isinstance(at, float) and 0 < abs(at) <= GUARD):
+                    self._met.append(given[0].detach() > (at.detach() if isinstance(at, Tensor) else at))
         return func(*args, **(kwargs or {}))
 
     def sides(self, number: int) -> Tensor | None:
@@ -336,10 +366,16 @@ def _like(examples: tuple[Tensor, ...]) -> Draw:
             if x.is_floating_point():
                 out.append(torch.randn(shape, generator=generator, dtype=torch.float64))
             else:
-                out.append(torch.randint(int(x.max()) + 1, shape, generator=generator).to(x.dtype))
+                out.append(_covering(int(x.max()) + 1, prod(shape), generator).reshape(shape).to(x.dtype))
         return tuple(out)
 
     return draw
+
+
+def _covering(values: int, number: int, generator: torch.Generator) -> Tensor:
+    """Random integers below `values`, each as often as any other: rows of a table that no draw meets would be taken for constants."""
+    rounds = -(-number // values)
+    return torch.cat([torch.randperm(values, generator=generator) for _ in range(rounds)])[:number]
 
 
 def _check(model: Model, what: str) -> None:
