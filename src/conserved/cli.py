@@ -57,19 +57,37 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         result = app(args=given or ["--help"], standalone_mode=False)
-    except ConservedError as error:
-        return _bad_input(str(error))
     except typer.Exit as stop:
         return stop.exit_code
-    except typer.Abort:
-        return _bad_input("interrupted; nothing written so far was lost")
-    except OSError as error:
-        return _bad_input(f"{error.filename or 'file'}: {error.strerror or error}; check the path and its permissions")
     except Exception as error:
-        if isinstance(error, _usage_error()):
-            return _bad_input(f"{error.format_message()}; see --help")  # type: ignore[attr-defined]
-        raise
+        if (message := _what_to_do(error)) is None:
+            raise
+        return _bad_input(message)
     return result if isinstance(result, int) else 0
+
+
+def _what_to_do(error: Exception) -> str | None:
+    """The message about an error of the user's; None for one of ours."""
+    if isinstance(error, ConservedError):
+        return str(error)
+    if isinstance(error, typer.Abort):
+        return "interrupted; nothing written so far was lost"
+    if isinstance(error, OSError):
+        return f"{error.filename or 'file'}: {error.strerror or error}; check the path and its permissions"
+    if isinstance(error, _usage_error()):
+        return f"{error.format_message()}; see --help"  # type: ignore[attr-defined]
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "not enough memory for these sizes; give smaller ones"
+    return None
+
+
+@app.callback(invoke_without_command=True)
+def _common(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        from conserved.version import __version__
+
+        print(__version__)
+        raise typer.Exit
 
 
 def _usage_error() -> type[Exception]:
@@ -169,7 +187,7 @@ def certify(
     damping: Annotated[float, typer.Option(help="Damping of the momentum flows.")] = 1.0,
     arithmetic: Annotated[str, typer.Option(help="float64 counts numerically; ball, rational and modular look for a proof.")] = "float64",
     degree: Annotated[int | None, typer.Option(help="Instead of the count: all polynomial laws up to this degree, as formulas.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random point and data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random point and data.")] = 0,
     save: Annotated[Path | None, typer.Option(help="New file for the certificate of a proof.")] = None,
     verify: Annotated[Path | None, typer.Option(help="Check a saved certificate, from nothing but itself.")] = None,
     as_json: JsonFlag = False,
@@ -191,6 +209,8 @@ def certify(
     if verify is not None:
         if block is not None:
             raise ConfigurationError(f"--verify takes everything from the certificate; leave out {block!r}")
+        if (flow, damping, arithmetic, degree, save) != ("gradient", 1.0, "float64", None, None):
+            raise ConfigurationError("--verify takes everything from the certificate; leave out --flow, --damping, --arithmetic, --degree and --save")
         return _verify(verify, as_json)
     if block is None:
         raise ConfigurationError("name a block, as in: conserved certify swiglu --dim 3 --hidden 5; conserved laws lists the blocks")
@@ -487,7 +507,7 @@ def _print_certification(found: "Certification", save: Path | None, saved: bool)
     if found.verdict != "undecided":
         console.print("part in the laws: " + "; ".join(map(str, found.shares)))
     if found.unmoved:
-        console.print(f"no output depends on: {', '.join(found.unmoved)}; they are not counted")
+        console.print(f"no gradient moves: {', '.join(found.unmoved)}; they are not counted")
     if save is not None:
         console.print(f"certificate: {save}" if saved else "no proof, so no certificate was saved", soft_wrap=True)
 

@@ -24,7 +24,7 @@ from conserved.catalog import (
     ReLUNetwork,
     SoftmaxClassifier,
 )
-from conserved.certify import certification, certify, certify_block, model, proof, verify
+from conserved.certify import certification, certify, certify_block, proof, verify
 from conserved.certify.certificate import PRIME
 from conserved.certify.elimination import Elimination
 from conserved.certify.flows import Flow
@@ -100,8 +100,7 @@ def test_certify_reports_what_is_proved():
     assert found.reason == "a minor of order 2 is not zero, 1 closed forms are independent, together all 3 dimensions"
 
 
-def test_pieces_are_named(monkeypatch):
-    monkeypatch.setattr(model, "DRAWS", 8)
+def test_pieces_are_named():
     assert certify(ReLUNetwork((2, 1, 1)), arithmetic="rational").reason.endswith("near the point, whose pieces these are")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conserved.cli import main
+from conserved.version import __version__
 
 Run = Callable[..., Any]
 
@@ -88,3 +89,8 @@ def test_interrupted_is_neither_violated_nor_held(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("conserved.experiments.demo.run_demo", interrupt)
     assert main(["demo"]) not in (0, 1)
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    ran = run("--version")
+    assert (ran.status, ran.out.strip(), ran.err) == (0, __version__, "")

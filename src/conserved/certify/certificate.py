@@ -222,7 +222,8 @@ def _require_rest(flow: Flow, state: Tensor, moving: list[int]) -> None:
     """What is left out must not move on fresh data."""
     fixed = torch.ones(flow.size, dtype=torch.bool)
     fixed[moving] = False
-    fresh = rows(flow, state, (flow.model.samples(24, torch.Generator().manual_seed(1)),))
+    number = max(24, min(1024, 2**21 // flow.size))
+    fresh = rows(flow, state, (flow.model.samples(number, torch.Generator().manual_seed(1)),))
     _require(bool(fresh.isfinite().all()), "the fields are not finite at the point")
     moved = fresh[:, fixed].abs() > 1e-12 * fresh.abs().amax(1, keepdim=True)  # as the search tells rounding from motion
     _require(not bool(moved.any()), "coordinates that the certificate leaves out do move")

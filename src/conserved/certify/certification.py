@@ -14,7 +14,7 @@ from conserved.certify.certificate import ARITHMETICS, Certificate
 from conserved.certify.charges import independent, known_gradients
 from conserved.certify.flows import Flow, bracket_error
 from conserved.certify.lie import MAX_DEPTH, STAGNATION, Closure, closure
-from conserved.certify.model import Sample, exact_laws, model_of
+from conserved.certify.model import DRAWS, Sample, exact_laws, model_of
 from conserved.certify.pde import Share, complement, shares
 from conserved.certify.proof import DEPTH, Proof, prove, require_supported
 from conserved.certify.rank import CLEAR_GAP
@@ -65,7 +65,7 @@ class Certification:
         sampling: "real" or "meromorphic".
         seconds: of computation.
         depth: length of the longest brackets taken.
-        unmoved: parameters that no output depends on; never called laws.
+        unmoved: parameters that no gradient moves, of many random inputs; never called laws.
         shares: the parameters' part in the gradients of laws.
         certificate: of a proof by `certify_block`, for `verify`.
     """
@@ -331,9 +331,9 @@ def _hidden(flow: Flow, found: _Found) -> str:
 def _at_best_point(flow: Flow, laws: LawSet, movable: Tensor, generator: torch.Generator) -> _Found:
     """Where the algebra is largest, or fills the space, of a few telling points; brackets are long only there."""
     best: _Found | None = None
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
         before = best
-        for theta in flow.model.points(generator, POINTS):
+        for theta in flow.model.points(generator, POINTS, min(DRAWS, 64 * 2**turn)):  # most need few
             found = _at_point(flow, laws, movable, flow.state(theta, generator), generator, SEARCH_DEPTH + flow.has_velocity)
             if found.closure.filled:
                 return found
@@ -352,7 +352,7 @@ def _at_point(flow: Flow, laws: LawSet, movable: Tensor, state: Tensor, generato
     probe = RealWords(flow, state, moving, generator)(1, 24)
     misfit = float((probe @ basis.mT).abs().max() / probe.abs().max()) if len(basis) else 0.0
     bounds = basis[:0] if misfit > MISFIT else basis
-    least = min(4 * PROBES, 2**21 // len(moving)) if flow.model.piecewise and depth == MAX_DEPTH else 0
+    least = min(4 * PROBES if depth == MAX_DEPTH else PROBES, 2**21 // len(moving)) if flow.model.piecewise else 0
     words = RealWords(flow, state, moving, generator)
     result = closure(words, len(moving), bounds, exhaustive=flow.model.piecewise, max_depth=depth, least=least)
     return _Found(result, state, moving, basis, law_gap, misfit)

@@ -5,6 +5,7 @@ r"""A module as what certification needs: a map (θ, x) ↦ f(θ, x) on flat par
 Its span over all inputs x and cotangents c is W(θ): the directions in which some loss on some data can move θ.
 """
 
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -55,6 +56,9 @@ SELECTIONS = frozenset(
      "frac", "remainder", "fmod", "floor_divide", "heaviside", "eq", "ne", "bucketize", "searchsorted"}
 )  # fmt: skip
 """Operations that are analytic only as long as the order of their arguments, or an integer near them, stays."""
+
+BYTES_PER_PAIR = 48
+"""Memory for D² that a count takes at its peak, measured at D = 6144."""
 
 GUARD = 1e-4
 """A bound no larger than this keeps a denominator from zero: no hinge that generic data reach."""
@@ -158,7 +162,7 @@ class Model:
         """Whether there are units that switch, so that some points θ tell more than others."""
         return self._watch(self.generic_point(torch.Generator().manual_seed(0)), 2).sides(2 * self.batch) is not None
 
-    def points(self, generator: torch.Generator, number: int) -> list[Tensor]:
+    def points(self, generator: torch.Generator, number: int, draws: int = DRAWS) -> list[Tensor]:
         """Generic points θ, the most telling ones first.
 
         A ReLU unit that is never off, or never on, acts on no data as a ReLU, and there are more laws near such θ. So for modules
@@ -168,7 +172,7 @@ class Model:
         """
         if not self.has_hinges:
             return [self.generic_point(generator) for _ in range(number)]
-        drawn = [self.generic_point(generator) for _ in range(DRAWS)]
+        drawn = [self.generic_point(generator) for _ in range(draws)]
         scored = [(self._watch(theta, 96).variety(96 * self.batch), theta) for theta in drawn]
         best, theta = max(scored, key=lambda pair: pair[0])
         for other in drawn:  # narrow layers make such points rare: take a tenth of the entries from elsewhere where that helps
@@ -323,6 +327,7 @@ def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None
             raise ConfigurationError(f"{what}: the dropout {name or what} is on, its outputs are random; call module.eval() first")
         if isinstance(part, nn.modules.batchnorm._NormBase) and part.training and part.track_running_stats:
             raise ConfigurationError(f"{what}: the norm {name or what} changes its statistics with each call; call module.eval() first")
+    _require_room(sum(p.numel() for p in module.parameters() if p.requires_grad), what)
     if isinstance(module, Block) and example_inputs is None:
         draw: Draw = module.example
         batch = 2 if _joins_examples(module) else 1
@@ -334,6 +339,16 @@ def model_of(module: nn.Module, example_inputs: tuple[Tensor, ...] | None = None
         raise ConfigurationError(f"{what} has no trainable parameter; nothing flows")
     _check(model, what)
     return model
+
+
+def _require_room(size: int, what: str) -> None:
+    """Refuse matrices of D² numbers that memory does not hold."""
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if BYTES_PER_PAIR * size**2 > room:
+        most = int((room / BYTES_PER_PAIR) ** 0.5)
+        raise ConfigurationError(
+            f"{what} has {size} parameters, and their Lie algebra needs memory for a square of them: at most {most} here; give smaller sizes"
+        )
 
 
 def _joins_examples(module: nn.Module) -> bool:
